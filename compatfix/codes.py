@@ -1,7 +1,8 @@
-"""The one registry of codes: one code per incompatibility, shared by the check that finds it and the rewrite that fixes it.
+"""The one registry of codes: one code per incompatibility, shared by the check that finds it and its rewrite.
 
-CF0xx environment and worker · CF1xx structure · CF2xx cache and rollback · CF3xx tree verification · CF4xx draft pairing ·
-CF5xx transformers API drift · CF6xx devices, dtypes and memory · CF7xx sampling and output · CF9xx validation.
+CF0xx environment and worker · CF1xx structure · CF2xx cache and rollback · CF3xx tree verification ·
+CF4xx draft pairing · CF5xx transformers API drift · CF6xx devices, dtypes and memory · CF7xx sampling and output ·
+CF9xx validation.
 
 A code that a rewrite rule fixes has its page in the rule's docstring; every other code has it here.
 """

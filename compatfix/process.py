@@ -85,7 +85,8 @@ class Worker:
             )
         except OSError as error:
             raise UsageError(f"cannot start {self._python}: {error.strerror or error}") from error
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         return self
 
     def __exit__(
@@ -93,6 +94,7 @@ class Worker:
     ) -> None:
         self._process.kill()
         self._process.wait()
+        self._reader.join()
         self._stderr.close()
 
     def wait_ready(self) -> Mapping[str, str]:
