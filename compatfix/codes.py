@@ -16,7 +16,7 @@ from compatfix.model import Level
 
 @dataclass(frozen=True)
 class Code:
-    """`name` is kebab-case and reads as "allow NAME"; `level` is what a finding of this code has unless it says otherwise.
+    """`name` is kebab-case and reads as "allow NAME"; `level` is the level of its findings unless they say otherwise.
 
     `what`, `why` and `do` make the page of a code without a rule; they are empty where a rule holds the page.
     """
@@ -94,7 +94,7 @@ _TABLE = (
          "choose target_layer_ids for this layout"),
     # -- CF2xx cache and rollback
     Code("CF201", "bare-dynamic-cache", "error", "the target's cache is made without its config"),
-    Code("CF202", "unverified-forward", "error", "the target is called directly, so nothing can be rolled back exactly"),
+    Code("CF202", "unverified-forward", "error", "the target is called directly, so nothing rolls back exactly"),
     Code("CF203", "absolute-crop", "error", "a cache is rolled back with crop"),
     Code("CF204", "rollback-is-not-exact", "error", "crop does not bring the cache back to what it was",
          "On a tiny model of this class: prefill, rejected tokens, crop, next step. The logits differ from a run that "

@@ -1,9 +1,9 @@
 """The other process: everything that touches torch runs here.
 
-Started by the front as `python -m compatfix.worker` in the environment under test. It speaks JSON lines: requests on
-standard input, events on the descriptor that was standard output. torch and transformers are imported once, then every
-job runs in a fork of that state, so each job starts from clean modules (a tree's flat names cannot collide with those of
-another variant) and costs no second import. Where fork is missing, each worker serves one job and ends.
+Started by the front as `python -m compatfix.worker` in the environment under test (a POSIX system: it forks). It speaks
+JSON lines: requests on standard input, events on the descriptor that was standard output. torch and transformers are
+imported once, then every job runs in a fork of that state: each job starts from clean modules (a tree's flat names
+cannot collide with those of another variant) and costs no second import.
 
 Requests: {"id", "job", "args", "memory_limit"} or {"stop": id}.
 Events: {"id", "event": "ready" | "progress" | "result" | "error" | "exit", …}.
