@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
+# Short names of the tool's own jobs; any other job is given as "module:function".
 JOBS = {
     "inspect": "compatfix.introspect.job:run",
     "validate": "compatfix.validate.job:run",
@@ -116,7 +117,7 @@ def _run(request: dict[str, Any], channel: _Channel) -> None:
 
     try:
         _limit_memory(request.get("memory_limit"))
-        module, _, name = JOBS[request["job"]].partition(":")
+        module, _, name = JOBS.get(request["job"], request["job"]).partition(":")
         job: Callable[[dict[str, Any], Progress], Any] = getattr(importlib.import_module(module), name)
         channel.send({"id": job_id, "event": "result", "value": job(request["args"], progress)})
     except JobError as error:
@@ -159,4 +160,5 @@ def _reap(channel: _Channel, children: dict[int, int]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    # Jobs import this module by its name; its exceptions must be the same classes here.
+    importlib.import_module("compatfix.worker").main()

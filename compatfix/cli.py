@@ -1,0 +1,309 @@
+"""The commands; nothing else. Each parses its options, calls one function of `compatfix.api`, and renders the result.
+
+Exit codes: 0 done, nothing stands in the way · 1 findings · 2 bad use, bad input or an internal error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compatfix import __version__
+from compatfix.errors import UsageError
+
+if TYPE_CHECKING:
+    from compatfix.model import Report
+
+FORMATS = click.Choice(["text", "json", "md"])
+CODE_LIST_HELP = "Codes or names, separated by commas."
+
+
+class Group(click.Group):
+    """Turns the tool's own errors into one line and exit code 2, with a traceback only under -v."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            click.echo(f"error: {error}", err=True)
+            _traceback_if_verbose()
+            ctx.exit(2)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(2)
+        except Exception as error:
+            click.echo(
+                f"error: internal error: {type(error).__name__}: {error} (run with -v for the traceback)", err=True
+            )
+            _traceback_if_verbose()
+            ctx.exit(2)
+
+
+def _traceback_if_verbose() -> None:
+    if {"-v", "--verbose"} & set(sys.argv):
+        import traceback
+
+        traceback.print_exc()
+
+
+def split_codes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Turns `CF201,absolute-crop` into codes; a prefix such as CF2 selects its family."""
+    from compatfix.codes import CODES, lookup
+
+    codes: list[str] = []
+    for word in filter(None, (part.strip() for part in (value or "").split(","))):
+        entry = lookup(word)
+        family = [code for code in CODES if code.startswith(word.upper())]
+        if entry is None and (not family or not word.upper().startswith("CF")):
+            raise click.BadParameter(f"unknown code {word!r}; `compatfix rules` lists them")
+        codes.extend([entry.code] if entry else family)
+    return tuple(codes)
+
+
+def split_budgets(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        budgets = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 32,64") from None
+    if not budgets or min(budgets) < 1:
+        raise click.BadParameter("a tree budget is at least 1")
+    return budgets
+
+
+def split_scopes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    from compatfix.model import SCOPES
+
+    scopes = tuple(part.strip() for part in value.split(","))
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise click.BadParameter(f"{scope!r} is not a scope; scopes are {', '.join(SCOPES)}")
+    return scopes
+
+
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Everything that was found, and tracebacks.")
+format_option = click.option("--format", "form", type=FORMATS, default="text", show_default=True)
+draft_option = click.option("--draft", metavar="DIR", help="Directory of the draft model.")
+python_option = click.option(
+    "--python", metavar="EXE", help="Interpreter of the environment under test; needs torch and transformers."
+)
+time_option = click.option("--time-limit", type=float, default=600, show_default=True, help="Seconds per worker step.")
+memory_option = click.option(
+    "--memory-limit", type=float, metavar="GB", help="Memory that a worker step may use; default: no limit."
+)
+select_option = click.option("--select", callback=split_codes, help=f"Only these rules. {CODE_LIST_HELP}")
+ignore_option = click.option("--ignore", callback=split_codes, help=f"Not these rules. {CODE_LIST_HELP}")
+dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """Will this speculative-decoding code run on that target, and will its text be right?
+
+    \b
+    compatfix inspect MODEL            what the target is and what stands in the way
+    compatfix patch TREE               rewrite the code, reviewable and undoable
+    compatfix gate TREE --target MODEL prove it by scope before GPU-hours are spent
+    """
+
+
+@main.command()
+@click.argument("model")
+@draft_option
+@click.option("--context", type=click.IntRange(1), default=32768, show_default=True, help="Tokens, for memory.")
+@click.option("--tree-budget", type=click.IntRange(0), default=64, show_default=True, help="Nodes, for memory.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the tiny model.")
+@format_option
+@click.option("--fail-on", type=click.Choice(["error", "warning", "note"]), help="Exit 1 on findings of this level.")
+@python_option
+@time_option
+@memory_option
+@verbose_option
+def inspect(model: str, draft: str | None, form: str, fail_on: str | None, verbose: bool, **options: Any) -> None:
+    """Says what MODEL is, how it behaves, and what stands in the way; weights are never loaded."""
+    from compatfix import api
+
+    with _progress() as on_step:
+        report = api.inspect(model, draft=draft, on_step=on_step, **_worker_options(options))
+    _show(report, form, verbose)
+    sys.exit(1 if fail_on and api.worst_at_least(report, fail_on) else 0)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--diff", "show_diff", is_flag=True, help="Print the diff and write nothing.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change or is left unfixed.")
+@select_option
+@ignore_option
+@dirty_option
+@click.option("--force-runtime", is_flag=True, help="Replace a runtime copy that was edited by hand.")
+@click.option("--target", metavar="MODEL", help="Go on to validate against this target.")
+@draft_option
+@click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True)
+@verbose_option
+def patch(
+    path: Path,
+    show_diff: bool,
+    check: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    allow_dirty: bool,
+    force_runtime: bool,
+    target: str | None,
+    draft: str | None,
+    report_dir: Path,
+    verbose: bool,
+) -> None:
+    """Rewrites the code in PATH so that it is exact on any target. `compatfix undo PATH` takes it back."""
+    from compatfix import api
+
+    plan = api.plan_patch(path, select=select, ignore=ignore, force_runtime=force_runtime)
+    if show_diff:
+        click.echo(api.diff(plan), nl=False)
+        sys.exit(0)
+    for line in api.describe_plan(plan, written=not check, target=target, draft=draft):
+        click.echo(line)
+    if check:
+        sys.exit(1 if not plan.empty or api.blocking(plan) else 0)
+    api.apply_patch(plan, allow_dirty=allow_dirty)
+    if target is None:
+        sys.exit(1 if api.blocking(plan) else 0)
+    with _progress() as on_step:
+        report = api.validate(path, target, draft=draft, on_step=on_step)
+    api.write_report(report, report_dir)
+    _show(report, "text", verbose)
+    sys.exit(0 if not api.blocking(plan) and api.green(report, ("code",)) else 1)
+
+
+@main.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Restore even files that changed since they were patched.")
+def undo(path: Path, force: bool) -> None:
+    """Takes the last patch of PATH back, byte for byte."""
+    from compatfix import api
+
+    for restored in api.undo(path, force=force):
+        click.echo(f"restored {restored}")
+
+
+@main.command()
+@format_option
+def rules(form: str) -> None:
+    """Lists every code: what it finds, and whether `patch` fixes it."""
+    from compatfix import api
+
+    click.echo(api.list_rules(form))
+
+
+@main.command()
+@click.argument("code")
+def explain(code: str) -> None:
+    """Prints the page of CODE (a number such as CF203, or a name such as absolute-crop)."""
+    from compatfix import api
+
+    click.echo(api.explain(code))
+
+
+def validation_options(command: Any) -> Any:
+    """Options that validate and gate share."""
+    for option in reversed(
+        [
+            click.argument("tree", type=click.Path(path_type=Path)),
+            click.option("--target", required=True, metavar="MODEL", help="Directory of the target model."),
+            draft_option,
+            click.option("--on", type=click.Choice(["tiny", "weights"]), default="tiny", show_default=True),
+            click.option("--tree-budget", "budgets", default="32,64", show_default=True, callback=split_budgets),
+            click.option("--prompts", type=click.IntRange(1), default=24, show_default=True),
+            click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
+            click.option("--seed", type=int, default=0, show_default=True),
+            click.option("--require", default="code", show_default=True, callback=split_scopes, help="Scopes."),
+            click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True),
+            format_option,
+            python_option,
+            time_option,
+            memory_option,
+            verbose_option,
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@validation_options
+def validate(
+    tree: Path, target: str, require: tuple[str, ...], report_dir: Path, form: str, verbose: bool, **options: Any
+) -> None:
+    """Runs TREE as it is on disk against TARGET and judges it by scope."""
+    from compatfix import api
+
+    with _progress() as on_step:
+        report = api.validate(tree, target, on_step=on_step, **_worker_options(options))
+    api.write_report(report, report_dir)
+    _show(report, form, verbose)
+    sys.exit(0 if api.green(report, require) else 1)
+
+
+@main.command(context_settings={"ignore_unknown_options": False})
+@validation_options
+@click.option(
+    "--patch",
+    "patching",
+    type=click.Choice(["copy", "in-place"]),
+    help="Judge a patched copy, or patch TREE first. Without it TREE is judged as it is.",
+)
+@select_option
+@ignore_option
+@dirty_option
+@click.option("--ladder/--no-ladder", default=None, help="The step-by-step story of the unpatched code.")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
+def gate(
+    tree: Path,
+    target: str,
+    require: tuple[str, ...],
+    report_dir: Path,
+    form: str,
+    verbose: bool,
+    cmd: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Exits 0 only when TREE, as it will run, passed every required scope; then starts the CMD given after --."""
+    from compatfix import api
+
+    with _progress() as on_step:
+        report = api.gate(tree, target, on_step=on_step, require=require, **_worker_options(options))
+    api.write_report(report, report_dir)
+    _show(report, form, verbose)
+    if not api.green(report, require):
+        sys.exit(1)
+    if cmd:
+        import subprocess
+
+        sys.exit(subprocess.run(cmd, check=False).returncode)
+
+
+def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
+    """`--memory-limit` is in GB for people and in bytes for the worker."""
+    limit = options.pop("memory_limit", None)
+    return {**options, "memory_limit": None if limit is None else int(limit * 1e9)}
+
+
+def _progress() -> Any:
+    from compatfix.report.progress import progress
+
+    return progress()
+
+
+def _show(report: Report, form: str, verbose: bool) -> None:
+    from compatfix.report import render
+
+    render(report, form, verbose=verbose)
+
+
+if __name__ == "__main__":
+    main()

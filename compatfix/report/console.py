@@ -1,0 +1,120 @@
+"""The report on a terminal: a screen or two; everything under -v.
+
+Source code and paths are printed with Rich's markup off, since it would eat square brackets.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from compatfix.model import Answer, Finding, Report, Statement, Verdict
+from compatfix.report.tables import Table, tables
+
+STATUS_STYLES = {"passed": "green", "failed": "bold red", "undecided": "yellow", "unmeasured": "dim"}
+LEVEL_STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+PIPE_WIDTH = 110
+
+
+def show(report: Report, *, verbose: bool = False, console: Console | None = None) -> None:
+    """Prints `report`; the default console is standard output, at a fixed width in a pipe."""
+    out = console or Console(
+        markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH
+    )
+    if report.statements:
+        _show_statements(out, report.statements, verbose)
+    if verbose and report.answers:
+        _show_answers(out, report.answers)
+    for table in tables(report):
+        if table.brief or verbose:
+            _show_table(out, table)
+    if report.findings:
+        _show_findings(out, report.findings, verbose)
+    if report.verdict is not None:
+        _show_verdict(out, report.verdict)
+    if report.next_step:
+        out.print()
+        out.print(f"next: {report.next_step}", soft_wrap=True)
+
+
+def _show_statements(out: Console, statements: Iterable[Statement], verbose: bool) -> None:
+    topic = None
+    grid = _two_columns()
+    for statement in statements:
+        if statement.topic != topic:
+            if topic is not None:
+                out.print(grid)
+                grid = _two_columns()
+            topic = statement.topic
+            out.print(Text(topic, style="bold"))
+        grid.add_row(Text(statement.evidence, style="dim"), statement.text)
+    if topic is not None:
+        out.print(grid)
+
+
+def _two_columns() -> Grid:
+    grid = Grid.grid(padding=(0, 1))
+    grid.add_column(width=8, no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _show_answers(out: Console, answers: Iterable[Answer]) -> None:
+    out.print(Text("probes", style="bold"))
+    grid = Grid.grid(padding=(0, 1))
+    grid.add_column(width=3)
+    grid.add_column(overflow="fold", ratio=2)
+    grid.add_column(overflow="fold", ratio=3)
+    for answer in answers:
+        mark = {True: Text("ok", style="green"), False: Text("no", style="red"), None: Text("–", style="dim")}[
+            answer.ok
+        ]
+        grid.add_row(mark, answer.question, answer.text)
+    out.print(grid)
+
+
+def _show_table(out: Console, table: Table) -> None:
+    out.print()
+    out.print(Text(table.title, style="bold"))
+    grid = Grid(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
+    for column in table.columns:
+        grid.add_column(column, overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    out.print(grid)
+    if table.note:
+        out.print(Text(table.note, style="dim"))
+
+
+def _show_findings(out: Console, findings: tuple[Finding, ...], verbose: bool) -> None:
+    out.print()
+    for finding in findings:
+        if finding.level == "note" and not verbose:
+            continue
+        place = f" {finding.location}" if finding.location else ""
+        head = Text(finding.code, style=LEVEL_STYLES[finding.level])
+        head.append(f"{place}  {finding.message}", style="default")
+        out.print(head, soft_wrap=True)
+        if finding.fix:
+            out.print(f"      fix: {finding.fix}", soft_wrap=True)
+    notes = sum(finding.level == "note" for finding in findings)
+    if notes and not verbose:
+        out.print(Text(f"{notes} note{'s' * (notes > 1)} more with -v", style="dim"))
+
+
+def _show_verdict(out: Console, verdict: Verdict) -> None:
+    out.print()
+    grid = Grid.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for entry in verdict.scopes:
+        reason = entry.reason
+        if entry.next_step:
+            reason += f" → {entry.next_step}"
+        grid.add_row(entry.scope, Text(entry.status, style=STATUS_STYLES[entry.status]), reason)
+    out.print(grid)

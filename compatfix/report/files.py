@@ -1,0 +1,43 @@
+"""Writes a report to disk: a directory per run, and a pointer to the newest."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from compatfix.errors import UsageError
+from compatfix.model import Report
+from compatfix.report.markdown import to_markdown
+from compatfix.serial import to_json
+
+
+def write_report(report: Report, directory: Path) -> Path:
+    """Writes report.json and report.md under `directory`/<name of the run> and names it in latest.txt.
+
+    Returns the run's directory. Raises UsageError when the directory cannot be written.
+    """
+    stamp = re.sub(r"[^0-9T]", "", report.started)[:15] or "report"
+    try:
+        run = _fresh(directory, f"{stamp}-{report.kind}")
+        (run / "report.json").write_text(to_json(report, indent=2) + "\n", encoding="utf-8")
+        (run / "report.md").write_text(to_markdown(report), encoding="utf-8")
+        pointer = directory / "latest.txt"
+        draft = directory / f".latest-{os.getpid()}"
+        draft.write_text(f"{run.name}\n", encoding="utf-8")
+        draft.replace(pointer)
+    except OSError as error:
+        raise UsageError(f"cannot write the report under {directory}: {error.strerror or error}") from error
+    return run
+
+
+def _fresh(directory: Path, name: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, 1000):
+        run = directory / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            run.mkdir()
+        except FileExistsError:
+            continue
+        return run
+    raise UsageError(f"{directory} holds a thousand reports of this second; remove some")
