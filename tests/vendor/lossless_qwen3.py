@@ -11,15 +11,20 @@ the true continuation among decoys.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
 import random
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
+from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -53,10 +58,7 @@ def main() -> None:
         "compatfix_imported": "compatfix" in sys.modules,
         "baselines": [case.baselines_agree() for case in cases],
         "chain": compare(cases, lambda case, draft: run_chain(case, draft)),
-        "trees": {
-            budget: compare(cases, lambda case, draft, b=budget: run_tree(case, draft, b))
-            for budget in BUDGETS
-        },
+        "trees": {budget: compare(cases, lambda case, draft, b=budget: run_tree(case, draft, b)) for budget in BUDGETS},
         "eager": [eager_attention_is_lossless(case) for case in cases[::4]],
         "faults": {name: fault_is_caught(cases[:3], *plant) for name, plant in FAULTS.items()},
         "random_draft": [random_draft_is_lossless(case) for case in cases[::4]],
@@ -64,6 +66,7 @@ def main() -> None:
         "stops": [result for case in cases[:3] for result in stop_inside_a_path(case)],
         "limits": [result for case in cases[:3] for result in limit_inside_a_path(case)],
         "mask_token": [emitting_the_mask_token(case) for case in cases[:3]],
+        "benchmark": benchmark_runs(cases[0]),
     }
     print(json.dumps(report))
 
@@ -114,7 +117,7 @@ def tiny_target(seed: int) -> Qwen3ForCausalLM:
     enlarge_weights(target, seed)
     target.generation_config.eos_token_id = None
     target.generation_config.pad_token_id = 0
-    # token MASK is never emitted: its row of the head points away from all hidden states
+    # token MASK is never emitted: its logit is next to nothing, and some other one is large
     with torch.no_grad():
         target.lm_head.weight[MASK].mul_(1e-3)
     return target
@@ -159,14 +162,16 @@ def uncached_greedy(target: Qwen3ForCausalLM, prompt: torch.Tensor, num_tokens: 
     return ids[0].tolist()
 
 
+# The draft's mood changes from round to round: the chance that the truth ranks first, second, ...
+MOODS: dict[str, tuple[float, ...]] = {
+    "faithful": (0.95, 0.03, 0.02),
+    "tempting": (0.5, 0.35, 0.1),  # decoys often rank before it, so that only a tree finds it
+    "lost": (0.0,),  # no truth at all: everything is rejected
+}
+
+
 class OracleDraft(DFlashDraftModel):
-    """The real draft, whose answer is overruled after the fact.
-
-    Per round one of three moods: faithful (the truth ranks first almost everywhere), tempting
-    (decoys often rank before it, so that only a tree finds it), lost (no truth at all).
-    """
-
-    MOODS = {"faithful": (0.95, 0.03, 0.02), "tempting": (0.5, 0.35, 0.1), "lost": (0.0,)}
+    """The real draft, whose answer is overruled after the fact."""
 
     def __init__(self, config, target, truth: list[int], seed: int) -> None:
         super().__init__(config)
@@ -177,7 +182,6 @@ class OracleDraft(DFlashDraftModel):
         self.head_inverse = torch.linalg.pinv(target.lm_head.weight.detach().double())
         self.seen_context: list[torch.Tensor] = []
         self.worst_cache_error = 0.0
-        self.moods: Counter[str] = Counter()
 
     def forward(self, position_ids, noise_embedding, target_hidden, past_key_values, **kwargs):
         assert past_key_values.get_seq_length() == int(position_ids[0, 0])
@@ -206,11 +210,10 @@ class OracleDraft(DFlashDraftModel):
         self.worst_cache_error = max(self.worst_cache_error, error)
 
     def overrule(self, real: torch.Tensor, start: int) -> torch.Tensor:
-        mood = self.random.choices(list(self.MOODS), weights=(5, 3, 1))[0]
-        self.moods[mood] += 1
+        mood = self.random.choices(list(MOODS), weights=(5, 3, 1))[0]
         answer = real.clone()
         for offset in range(1, real.shape[1]):
-            ranking = self.ranking(start + offset, self.MOODS[mood])
+            ranking = self.ranking(start + offset, MOODS[mood])
             logits = torch.zeros(VOCAB, dtype=torch.double)
             for rank, token in enumerate(ranking):
                 logits[token] = 8.0 - 1.2 * rank
@@ -290,7 +293,7 @@ def left_the_first_branch(tree: dict) -> bool:
     for node, parent in enumerate(tree["parents"]):
         first_children.setdefault(parent, node)
     path = tree["accepted_indices"]
-    return any(first_children[a] != b for a, b in zip(path, path[1:], strict=False))
+    return any(first_children[a] != b for a, b in pairwise(path))
 
 
 def random_draft_is_lossless(case: Case) -> bool:
@@ -454,6 +457,30 @@ def emitting_the_mask_token(case: Case) -> dict:
         "lossless": any(output == case.expected for output in outputs),
         "only_the_mask_token_is_missing": all(output == without for output in outputs),
     }
+
+
+def benchmark_runs(case: Case) -> dict:
+    """What the benchmark script saves; its models are replaced, its extra imports if missing."""
+    for name, member in (("loguru", "logger"), ("datasets", "load_dataset")):
+        if importlib.util.find_spec(name) is None:
+            sys.modules[name] = ModuleType(name)
+            setattr(sys.modules[name], member, mock.Mock())
+    tokenizer = SimpleNamespace(
+        chat_template=None,
+        eos_token_id=None,
+        encode=lambda text, return_tensors: torch.tensor([[ord(c) % MASK for c in text[:9]]]),
+    )
+    draft = DFlashDraftModel(tiny_draft_config(MASK)).eval()
+    enlarge_weights(draft, case.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        import benchmark
+
+        save_path = Path(folder) / "deeper" / "numbers.json"
+        options = "--model-name-or-path a --draft-name-or-path b --tree-budget 8,16"
+        options += " --max-new-tokens 12 --num-prompts 2"
+        with mock.patch.object(benchmark, "load_models", lambda args: (case.target, draft, tokenizer)):
+            benchmark.main([*options.split(), "--save-path", str(save_path)])
+        return json.loads(save_path.read_text())["results"]
 
 
 def tokens_of(result) -> list[int]:

@@ -214,8 +214,7 @@ def summarise(runs: list[SimpleNamespace], baseline: list[SimpleNamespace]) -> d
         "speedup": time_per_token(baseline) / seconds_per_token,
         "stage_times": {name: sum(run.stage_times[name] for run in runs) for name in stages},
         "same_as_baseline": sum(
-            torch.equal(run.output_ids, plain.output_ids)
-            for run, plain in zip(runs, baseline, strict=True)
+            torch.equal(run.output_ids, plain.output_ids) for run, plain in zip(runs, baseline, strict=True)
         ),
     }
 

@@ -67,9 +67,7 @@ def ddtree_generate(
     num_input_tokens = input_ids.shape[1]
     max_length = num_input_tokens + max_new_tokens
 
-    output_ids = torch.full(
-        (1, max_length + block_size), mask_token_id, dtype=torch.long, device=model.device
-    )
+    output_ids = torch.full((1, max_length + block_size), mask_token_id, dtype=torch.long, device=model.device)
     output_ids[:, :num_input_tokens] = input_ids
     position_ids = torch.arange(output_ids.shape[1], device=model.device).unsqueeze(0)
     max_nodes = 1 + tree_budget
@@ -107,9 +105,7 @@ def ddtree_generate(
         draft_hidden = model(
             target_hidden=target_hidden,
             noise_embedding=noise_embedding,
-            position_ids=position_ids[
-                :, past_key_values_draft.get_seq_length() : start + block_size
-            ],
+            position_ids=position_ids[:, past_key_values_draft.get_seq_length() : start + block_size],
             past_key_values=past_key_values_draft,
             use_cache=True,
             is_causal=False,
@@ -118,24 +114,22 @@ def ddtree_generate(
         past_key_values_draft.crop(start)
 
         build_began = cuda_time()
-        node_token_ids, node_depths, parents, child_maps, visibility, build_subtimes = (
-            build_ddtree_tree(draft_logits[0], tree_budget)
+        node_token_ids, node_depths, parents, child_maps, visibility, build_subtimes = build_ddtree_tree(
+            draft_logits[0], tree_budget
         )
 
         compile_began = cuda_time()
-        verify_ids, verify_positions, attention_mask, previous_tree_start, previous_tree_length = (
-            compile_ddtree_tree(
-                block_ids[:, 0],
-                start,
-                node_token_ids,
-                node_depths,
-                visibility,
-                verify_ids_buffer,
-                verify_positions_buffer,
-                attention_mask_buffer,
-                previous_tree_start,
-                previous_tree_length,
-            )
+        verify_ids, verify_positions, attention_mask, previous_tree_start, previous_tree_length = compile_ddtree_tree(
+            block_ids[:, 0],
+            start,
+            node_token_ids,
+            node_depths,
+            visibility,
+            verify_ids_buffer,
+            verify_positions_buffer,
+            attention_mask_buffer,
+            previous_tree_start,
+            previous_tree_length,
         )
 
         verify_began = cuda_time()
@@ -204,9 +198,7 @@ def ddtree_generate(
 
 def build_ddtree_tree(
     draft_logits: torch.Tensor, budget: int
-) -> tuple[
-    torch.Tensor, torch.Tensor, list[int], list[dict[int, int]], torch.Tensor, dict[str, float]
-]:
+) -> tuple[torch.Tensor, torch.Tensor, list[int], list[dict[int, int]], torch.Tensor, dict[str, float]]:
     """The `budget` most likely paths below the root, under independent positions.
 
     The likelihood of a path is the product of its tokens' probabilities, each under the
@@ -317,16 +309,12 @@ def compile_ddtree_tree(
     previous_tree_end = previous_tree_start + previous_tree_length
     attention_mask_buffer[..., previous_tree_start:previous_tree_end] = 0
     hidden = torch.finfo(attention_mask_buffer.dtype).min
-    attention_mask_buffer[0, 0, :length, past_length:end].masked_fill_(
-        ~visibility.to(device), hidden
-    )
+    attention_mask_buffer[0, 0, :length, past_length:end].masked_fill_(~visibility.to(device), hidden)
     attention_mask = attention_mask_buffer[:, :, :length, :end]
     return input_ids, position_ids, attention_mask, past_length, length
 
 
-def follow_verified_tree(
-    child_maps: list[dict[int, int]], posterior: torch.Tensor
-) -> tuple[list[int], int]:
+def follow_verified_tree(child_maps: list[dict[int, int]], posterior: torch.Tensor) -> tuple[list[int], int]:
     """Walks from the root for as long as the target's token is one of the node's children.
 
     Args: child_maps from `build_ddtree_tree`; posterior (1, 1 + N), the target's token behind

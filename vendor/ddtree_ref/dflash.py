@@ -37,9 +37,7 @@ def dflash_generate(
     num_input_tokens = input_ids.shape[1]
     max_length = num_input_tokens + max_new_tokens
 
-    output_ids = torch.full(
-        (1, max_length + block_size), mask_token_id, dtype=torch.long, device=model.device
-    )
+    output_ids = torch.full((1, max_length + block_size), mask_token_id, dtype=torch.long, device=model.device)
     output_ids[:, :num_input_tokens] = input_ids
     position_ids = torch.arange(output_ids.shape[1], device=model.device).unsqueeze(0)
     past_key_values_target = DynamicCache()
@@ -72,9 +70,7 @@ def dflash_generate(
             draft_hidden = model(
                 target_hidden=target_hidden,
                 noise_embedding=noise_embedding,
-                position_ids=position_ids[
-                    :, past_key_values_draft.get_seq_length() : start + block_size
-                ],
+                position_ids=position_ids[:, past_key_values_draft.get_seq_length() : start + block_size],
                 past_key_values=past_key_values_draft,
                 use_cache=True,
                 is_causal=False,

@@ -48,9 +48,9 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
         options = getattr(config, "dflash_config", None) or {}
         self.block_size: int = config.block_size
         self.mask_token_id: int | None = options.get("mask_token_id")
-        self.target_layer_ids: list[int] = options.get(
-            "target_layer_ids"
-        ) or build_target_layer_ids(config.num_target_layers, config.num_hidden_layers)
+        self.target_layer_ids: list[int] = options.get("target_layer_ids") or build_target_layer_ids(
+            config.num_target_layers, config.num_hidden_layers
+        )
 
         context_size = len(self.target_layer_ids) * config.hidden_size
         self.fc = nn.Linear(context_size, config.hidden_size, bias=False)
@@ -112,9 +112,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
         num_input_tokens = input_ids.shape[1]
         max_length = num_input_tokens + max_new_tokens
 
-        output_ids = torch.full(
-            (1, max_length + block_size), mask_token_id, dtype=torch.long, device=self.device
-        )
+        output_ids = torch.full((1, max_length + block_size), mask_token_id, dtype=torch.long, device=self.device)
         output_ids[:, :num_input_tokens] = input_ids
         position_ids = torch.arange(output_ids.shape[1], device=self.device).unsqueeze(0)
         past_key_values_target = DynamicCache()
@@ -139,9 +137,7 @@ class DFlashDraftModel(Qwen3PreTrainedModel):
             draft_hidden = self(
                 target_hidden=target_hidden,
                 noise_embedding=target.model.embed_tokens(block_ids),
-                position_ids=position_ids[
-                    :, past_key_values_draft.get_seq_length() : start + block_size
-                ],
+                position_ids=position_ids[:, past_key_values_draft.get_seq_length() : start + block_size],
                 past_key_values=past_key_values_draft,
                 use_cache=True,
                 is_causal=False,
@@ -195,9 +191,7 @@ class DFlashDecoderLayer(nn.Module):
     ) -> torch.Tensor:
         """Args: hidden_states (B, Q, H), context (B, C, H). Returns: (B, Q, H)."""
         normed = self.input_layernorm(hidden_states)
-        hidden_states = hidden_states + self.self_attn(
-            normed, context, position_embeddings, **kwargs
-        )
+        hidden_states = hidden_states + self.self_attn(normed, context, position_embeddings, **kwargs)
         normed = self.post_attention_layernorm(hidden_states)
         return hidden_states + self.mlp(normed)
 
@@ -213,9 +207,7 @@ class DFlashAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.head_dim = (
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        )
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = self.head_dim**-0.5
         self.attention_dropout = config.attention_dropout

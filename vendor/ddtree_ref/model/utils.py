@@ -20,9 +20,7 @@ def build_target_layer_ids(num_target_layers: int, num_draft_layers: int) -> lis
     return [round(first + index * step) for index in range(num_draft_layers)]
 
 
-def extract_context_feature(
-    hidden_states: Sequence[torch.Tensor], layer_ids: Sequence[int]
-) -> torch.Tensor:
+def extract_context_feature(hidden_states: Sequence[torch.Tensor], layer_ids: Sequence[int]) -> torch.Tensor:
     """Joins the outputs of the chosen layers on the feature axis.
 
     Args: hidden_states, one (B, T, H) per entry, entry 0 being the embedding output;
