@@ -1,0 +1,105 @@
+"""Making caches that can be verified on: with the states that the model keeps, and with every token stored."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import DynamicCache, cache_utils
+from transformers.cache_utils import DynamicLayer
+
+from .slots import state_slots
+
+
+def new_cache(model_or_config: Any = None) -> Any:
+    """An empty cache for a target, a draft or a config; without one, a plain DynamicCache.
+
+    Layers with a window store the whole past (the mask does the windowing), so that rejected tokens can be taken back.
+    """
+    if model_or_config is None:
+        return DynamicCache()
+    config = model_or_config.config if isinstance(model_or_config, nn.Module) else model_or_config
+    own = _own_cache_class(model_or_config, config)
+    if own is not None:
+        return _construct(own, model_or_config, _text_config(config))
+    if "config" not in inspect.signature(DynamicCache.__init__).parameters:
+        return DynamicCache()
+    cache = DynamicCache(config=config)
+    store_every_token(cache)
+    return cache
+
+
+def store_every_token(cache: Any) -> None:
+    """Turns window layers that have lost nothing yet into layers that store every token."""
+    layers = cache.__dict__.get("layers")
+    for index, layer in enumerate(layers or []):
+        if not isinstance(getattr(layer, "sliding_window", None), int) or hasattr(layer, "max_cache_len"):
+            continue
+        whole = _full_length_layer(layer)
+        if whole is None or layers is None:
+            continue
+        seen = layer.__dict__.get("cumulative_length", 0)
+        if getattr(layer, "keys", None) is not None and layer.keys.ndim >= 3:
+            if layer.keys.shape[-2] != seen:
+                continue  # tokens are gone; check_complete will refuse
+            shared = {k: v for k, v in layer.__dict__.items() if k in whole.__dict__ or k in ("device", "dtype")}
+            whole.__dict__.update(shared)
+        layers[index] = whole
+
+
+def is_attention_only(cache: Any) -> bool:
+    """Whether the cache holds keys and values and no state."""
+    return not state_slots(cache)
+
+
+def _full_length_layer(layer: Any) -> Any:
+    """The layer of the same kind without a window: plain keys and values, or those beside a recurrent state."""
+    if not hasattr(layer, "recurrent_states"):
+        return DynamicLayer()
+    hybrid = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", None)
+    return None if hybrid is None else hybrid(number_of_states=getattr(layer, "number_of_states", 1))
+
+
+def _text_config(config: Any) -> Any:
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def _own_cache_class(model_or_config: Any, config: Any) -> type | None:
+    """The cache class that the model's own module defines: where there is one, the model needs it."""
+    if isinstance(model_or_config, nn.Module):
+        names = [cls.__module__ for cls in type(model_or_config).__mro__ if issubclass(cls, nn.Module)][:1]
+    else:
+        names = [type(config).__module__.replace(".configuration_", ".modeling_")]
+    for name in names:
+        module = sys.modules.get(name) or _imported(name)
+        for value in vars(module).values() if module is not None else ():
+            is_cache = isinstance(value, type) and value.__name__.endswith("Cache")
+            if is_cache and value.__module__ == name and hasattr(value, "get_seq_length"):
+                found: type = value
+                return found
+    return None
+
+
+def _imported(name: str) -> Any:
+    if ".modeling_" not in name:
+        return None
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _construct(cls: type, model_or_config: Any, config: Any) -> Any:
+    """Such classes take a config, and on some versions a batch size, a dtype and a device."""
+    dtype, device = torch.float32, torch.device("cpu")
+    if isinstance(model_or_config, nn.Module):
+        first = next(model_or_config.parameters(), None)
+        if first is not None:
+            dtype, device = first.dtype, first.device
+    known = {"config": config, "batch_size": 1, "max_batch_size": 1, "dtype": dtype, "device": device}
+    parameters = inspect.signature(cls).parameters
+    return cls(**{name: value for name, value in known.items() if name in parameters})

@@ -1,0 +1,93 @@
+"""Small questions that patched code asks of a target: its embeddings, its head, its hidden states, its device."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .refusal import RuntimeRefusal
+
+log = logging.getLogger(__name__)
+
+
+def input_embeddings(target: Any) -> nn.Module:
+    """The module that embeds the target's tokens, wherever the class keeps it."""
+    try:
+        embeddings = target.get_input_embeddings()
+    except (AttributeError, NotImplementedError) as error:
+        raise RuntimeRefusal(f"{type(target).__name__} does not tell its input embeddings: {error}") from error
+    if not isinstance(embeddings, nn.Module):
+        raise RuntimeRefusal(f"{type(target).__name__}.get_input_embeddings() gives {embeddings!r}, not a module")
+    return embeddings
+
+
+def draft_logits(target: Any, hidden: Tensor) -> Tensor:
+    """The target's output head on the draft's hidden states, moved to the head's dtype and device."""
+    head = target.get_output_embeddings() if hasattr(target, "get_output_embeddings") else None
+    if not callable(head):
+        raise RuntimeRefusal(
+            f"{type(target).__name__}.get_output_embeddings() gives {head!r}; a draft without its own head needs one"
+        )
+    weight = getattr(head, "weight", None)
+    if isinstance(weight, Tensor) and weight.device.type != "meta":
+        # Quantised weights are integers: they dequantise to whatever the input is.
+        hidden = hidden.to(device=weight.device, dtype=weight.dtype if weight.dtype.is_floating_point else None)
+    logits: Tensor = head(hidden)
+    return logits
+
+
+def hidden_state(hidden_states: Sequence[Tensor | None] | None, index: int) -> Tensor:
+    """Entry `index` of a target's hidden states (0 is the embedding output), on the device of the first entry."""
+    if hidden_states is None:
+        raise RuntimeRefusal("the target returned no hidden states; call it with output_hidden_states=True")
+    if not -len(hidden_states) <= index < len(hidden_states):
+        raise RuntimeRefusal(f"hidden state {index} was asked for, but the target returned {len(hidden_states)}")
+    entry = hidden_states[index]
+    if entry is None:
+        raise RuntimeRefusal(f"hidden state {index} is missing; pass output_hidden_states=True, not a list of layers")
+    first = next(state for state in hidden_states if state is not None)
+    return entry.to(first.device)
+
+
+def synchronize(device: Any = None) -> None:
+    """Waits for the accelerator, if there is one: `device`'s, or the first kind that is available."""
+    kinds = [torch.device(device).type] if device is not None else ["cuda", "npu", "xpu", "mps"]
+    for kind in kinds:
+        backend = getattr(torch, kind, None)
+        if backend is not None and hasattr(backend, "synchronize") and kind != "cpu" and backend.is_available():
+            if device is not None and kind != "mps":
+                backend.synchronize(device)
+            else:
+                backend.synchronize()
+            return
+
+
+def attention(preferred: str) -> str:
+    """The attention implementation to load with: `preferred` if it can run here, else "sdpa" with a line in the log."""
+    reason = _missing(preferred)
+    if reason is None:
+        return preferred
+    log.warning("attention %r cannot be used here (%s); using 'sdpa'", preferred, reason)
+    return "sdpa"
+
+
+def _missing(implementation: str) -> str | None:
+    packages = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+    if implementation in packages:
+        if importlib.util.find_spec(packages[implementation]) is None:
+            return f"no module {packages[implementation]}"
+        return None if torch.cuda.is_available() else "no CUDA device"
+    if implementation in ("eager", "sdpa"):
+        return None
+    try:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as known
+    except ImportError:
+        return "this transformers has no registry of implementations"
+    if implementation not in known.valid_keys():
+        return "not known to this transformers"
+    return None

@@ -1,0 +1,13 @@
+"""Verification strategies in the order of their cost; the first that agrees with plain decoding is used."""
+
+from __future__ import annotations
+
+from .base import Block, Facts, Record, StateRecord, Strategy
+from .gated_delta import GatedDelta
+from .mask import Mask
+from .mixer_levels import MixerLevels
+from .steps import Steps
+
+STRATEGIES: tuple[Strategy, ...] = (Mask(), GatedDelta(), MixerLevels(), Steps())
+
+__all__ = ["STRATEGIES", "Block", "Facts", "Record", "StateRecord", "Strategy"]

@@ -1,0 +1,149 @@
+"""verify, commit, crop_to, roll_back: the contract between a verifying forward and what is kept of it.
+
+`verify` leaves a pending record on the cache object that it was given; `commit` or `crop_to` consumes it. Nothing about
+a generation lives anywhere else, so several generations, and several copies of this package, can go on side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from .caches import is_attention_only, store_every_token
+from .calls import Call, bind
+from .masks import additive, check_positions, read_tree
+from .plans import dtype_of, lock_of, plan_of
+from .refusal import RuntimeRefusal
+from .slots import Snapshot, check_complete, keep_tokens, length
+from .strategies import Block, Record
+from .trees import Tree
+
+PENDING = "_compatfix_pending"
+
+
+def verify(target: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Calls `target` with the same arguments and returns its output, leaving a record of the block on its cache.
+
+    A tree is read from the last N columns of a 4D mask; no mask is a chain. On an empty cache this is a prefill and
+    nothing is recorded. A chain that is still pending is committed whole first. After an exception the cache is as it
+    was.
+    """
+    call = bind(target, args, kwargs)
+    if call.cache is None or call.arguments.get("use_cache") is False:
+        return call.forward()
+    with lock_of(target):
+        return _verify(call)
+
+
+def commit(cache: Any, indices: Sequence[int] | Tensor) -> None:
+    """Keeps the nodes `indices` of the verified block: any prefix of a path from the root, the root (0) included."""
+    record = _pending(cache)
+    if record is None:
+        raise RuntimeRefusal("nothing to commit: no verified block is pending on this cache")
+    path = record.tree.path(indices.tolist() if isinstance(indices, Tensor) else indices)
+    _settle(cache, record, path)
+
+
+def crop_to(cache: Any, wanted: int) -> None:
+    """Makes the cache `wanted` tokens long. Exact, or refused before anything is changed.
+
+    With a chain pending, any length from the block's start to its end; with a tree pending, only its start. Otherwise
+    keys and values are cut; states cannot be.
+    """
+    wanted, current, record = int(wanted), length(cache), _pending(cache)
+    if not 0 <= wanted <= current:
+        raise RuntimeRefusal(f"cannot crop a cache of {current} tokens to {wanted}")
+    if record is not None and wanted >= record.start:
+        if wanted > record.start and not record.tree.is_chain:
+            raise RuntimeRefusal("a tree is pending: commit(cache, indices) says which of its nodes to keep")
+        _settle(cache, record, range(wanted - record.start))
+        return
+    if record is None and wanted == current:
+        return
+    if not is_attention_only(cache):
+        raise RuntimeRefusal(
+            f"cannot crop from {current} to {wanted} tokens: the recurrent states of this cache cannot be rolled back "
+            "that far; only the block of the last verify can be taken back"
+        )
+    check_complete(cache)
+    keep_tokens(cache, wanted, ())
+    cache.__dict__.pop(PENDING, None)
+
+
+def roll_back(cache: Any, count: int) -> None:
+    """Removes the last `count` tokens, under the rules of `crop_to`."""
+    if count < 0:
+        raise RuntimeRefusal(f"cannot remove {count} tokens")
+    crop_to(cache, length(cache) - int(count))
+
+
+class SingleRecord(Record):
+    """A block of one token went the plain way; taking it back puts the states back."""
+
+    def __init__(self, start: int, before: Snapshot) -> None:
+        super().__init__(start, Tree.chain(1))
+        self.before = before
+
+    def keep(self, cache: Any, path: Sequence[int]) -> None:
+        if not path:
+            self.before.restore(cache)
+
+
+def _verify(call: Call) -> Any:
+    cache = call.cache
+    pending = _pending(cache)
+    if pending is not None and not pending.tree.is_chain:
+        raise RuntimeRefusal("a verified tree is still pending on this cache: commit or crop it before the next verify")
+    if call.tokens.shape[0] != 1:
+        raise RuntimeRefusal(f"a batch of {call.tokens.shape[0]} cannot be verified; one sequence at a time")
+    if pending is not None:
+        _settle(cache, pending, range(pending.tree.size))
+    store_every_token(cache)
+    start, size, target = length(cache), call.size, call.target
+    if start == 0:
+        mask = additive(call.arguments.get("attention_mask"), dtype_of(target))
+        return _guarded(call.changed(attention_mask=mask) if mask is not None else call, 0, None)[0]
+    check_complete(cache)
+    tree = read_tree(call.arguments.get("attention_mask"), start, size)
+    check_positions(call.arguments.get("position_ids"), tree, start)
+    block = Block(call, start, tree)
+    output, record = _guarded(call, start, block)
+    cache.__dict__[PENDING] = record
+    return output
+
+
+def _guarded(call: Call, start: int, block: Block | None) -> tuple[Any, Record | None]:
+    """Runs a prefill (no block) or a block; puts the cache back after an exception, or if it took no tokens."""
+    cache = call.cache
+    plan = plan_of(call.target) if block is not None and block.tree.size > 1 else None
+    strategy = plan.strategy if plan is not None else None
+    before = Snapshot(cache, own_states=strategy is None or strategy.updates_states)
+    try:
+        record: Record | None = None
+        if block is None:
+            output = call.forward()
+        elif plan is None or strategy is None:
+            output, record = call.changed(attention_mask=None).forward(), SingleRecord(start, before)
+        else:
+            output, record = strategy.run(plan.facts, block)
+        held = length(cache)
+        if held != start + call.size:
+            raise RuntimeRefusal(
+                f"{type(call.target).__name__} left {held} tokens in its cache instead of {start + call.size}: "
+                f"it did not use the cache given as {call.cache_name!r}"
+            )
+    except BaseException:
+        before.restore(cache)
+        raise
+    return output, record
+
+
+def _pending(cache: Any) -> Any:
+    return cache.__dict__.get(PENDING)
+
+
+def _settle(cache: Any, record: Any, path: Sequence[int]) -> None:
+    record.keep(cache, tuple(path))
+    cache.__dict__.pop(PENDING, None)
