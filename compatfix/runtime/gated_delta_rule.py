@@ -72,9 +72,11 @@ def tree_conv(
     (N, K), the places in `inputs` that each node sees, itself last. Returns (1, C, N), in the dtype of `inputs`.
     """
     seen = inputs[0].index_select(1, windows.flatten()).view(inputs.shape[1], *windows.shape)  # (C, N, K)
-    out = (seen.to(weight.dtype) * weight[:, None, :]).sum(-1)
+    # Summed in float32 and rounded once, as convolution kernels do.
+    out = (seen.float() * weight[:, None, :].float()).sum(-1)
     if bias is not None:
-        out = out + bias[:, None]
+        out = out + bias[:, None].float()
+    out = out.to(weight.dtype)
     if activation is not None:
         out = activation(out)
     return out[None].to(inputs.dtype)

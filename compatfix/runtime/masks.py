@@ -97,10 +97,12 @@ def tree_masks(config: Any, tree: Tree, start: int, dtype: torch.dtype, device: 
     keys_at = torch.cat([torch.arange(start, device=device), at])
 
     def windowed() -> Tensor:
-        return full & (at[:, None] - keys_at[None] < window)
+        seen: Tensor = full & (at[:, None] - keys_at[None] < window)
+        return seen
 
     def chunked() -> Tensor:
-        return full & ((at // chunk)[:, None] == (keys_at // chunk)[None])
+        seen: Tensor = full & ((at // chunk)[:, None] == (keys_at // chunk)[None])
+        return seen
 
     def as_mask(visible: Tensor) -> Tensor:
         hidden = torch.finfo(dtype).min

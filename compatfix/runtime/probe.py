@@ -23,7 +23,7 @@ from .caches import new_cache
 from .calls import Call, bind
 from .mixers import find_mixers
 from .parts import input_embeddings
-from .slots import keep_tokens, state_slots, token_slots
+from .slots import state_slots, token_slots
 from .strategies import Block, Facts, Strategy
 from .trees import Tree
 
@@ -34,6 +34,8 @@ TREE = Tree((-1, 0, 0, 1, 1, 2, 3))
 LEAVES = (4, 5, 6)
 # A path whose nodes are not neighbours in the block: the sibling 3 lies between.
 WHOLE, PART = (0, 1, 4), (0, 1)
+# Faults: behind this path, this node is left over while that node is decoded.
+LEFTOVERS = (((0, 1), 3, 4), ((0,), 1, 2), ((0, 1, 3), 4, 6), ((0, 2), 1, 5))
 PREFIX = 9
 # Windows up to this size are passed by the prefix, so that their masks are measured too.
 SMALL_WINDOW = 128
@@ -86,12 +88,10 @@ class Reference:
     def step(self, cache: Any, token: int, position: int) -> Tensor:
         return logits_of(self.call([token], [position], cache).forward())[-1]
 
-    def follow(self, path: Sequence[int]) -> Any:
-        """A cache on which the prefix and then the nodes of `path` were decoded one by one."""
+    def follow(self, path: Sequence[int]) -> tuple[Any, list[Tensor]]:
+        """A cache on which the prefix and then the nodes of `path` were decoded one by one, and their logits."""
         cache, _ = self.prefilled()
-        for depth, node in enumerate(path):
-            self.at_node[node] = self.step(cache, self.nodes[node], self.start + depth)
-        return cache
+        return cache, [self.step(cache, self.nodes[node], self.start + depth) for depth, node in enumerate(path)]
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,20 @@ def baseline(target: nn.Module, config: Any, dtype: torch.dtype) -> Baseline:
     noise, largest = 0.0, 0.0
     for leaf in LEAVES:
         path = TREE.path_to(leaf)
-        cache = reference.follow(path)
-        last = reference.step(cache, reference.after, reference.start + len(path))
+        cache, stepped = reference.follow(path)
+        reference.at_node.update(zip(path, stepped, strict=True))
+        stepped.append(reference.step(cache, reference.after, reference.start + len(path)))
         if path == WHOLE:
-            reference.after_whole = last
-        stepped = torch.stack([*(reference.at_node[node] for node in path), last])
+            reference.after_whole = stepped[-1]
         ids = [*reference.prefix, *(reference.nodes[node] for node in path), reference.after]
         _, at_once = reference.prefilled(ids)
-        noise = max(noise, _difference(stepped, at_once[reference.start :]))
-        largest = max(largest, float(stepped.abs().max()))
-    cache = reference.follow((0,))
+        noise = max(noise, _difference(torch.stack(stepped), at_once[reference.start :]))
+        largest = max(largest, float(at_once.abs().max()))
+    # The nodes' logits are complete: faults and errors are told by comparing with them.
+    fault = _smallest_fault(reference)
+    cache, _ = reference.follow((0,))
     mixers = find_mixers(target, cache, lambda: reference.step(cache, reference.nodes[1], reference.start + 1))
-    return Baseline(
-        reference, Facts(mixers, config, dtype), noise, torch.finfo(dtype).eps * largest, _smallest_fault(reference)
-    )
+    return Baseline(reference, Facts(mixers, config, dtype), noise, torch.finfo(dtype).eps * largest, fault)
 
 
 def error_of(strategy: Strategy, base: Baseline) -> float:
@@ -175,21 +175,29 @@ def logits_of(output: Any) -> Tensor:
 
 
 def _smallest_fault(reference: Reference) -> float:
-    """Plants two faults by hand, in plain decoding: node 4 is decoded behind node 1 with its sibling 3 left over."""
-    at, position = reference.at_node[4], reference.start + len(PART)
-    faults: list[float] = []
-    cache = reference.follow((*PART, 3))
-    if state_slots(cache):
-        keep_tokens(cache, reference.start, range(len(PART)))  # keys cut, states not rolled back
-        faults.append(_difference(reference.step(cache, reference.nodes[4], position), at))
-        cache = reference.follow((*PART, 3))
-    if token_slots(cache):
-        clean = reference.follow(PART)
-        states = {slot.label: slot.tensor for slot in state_slots(clean)}
-        for slot in state_slots(cache):
-            slot.put(states[slot.label])  # states rolled back, the sibling's keys not
-        faults.append(_difference(reference.step(cache, reference.nodes[4], position), at))
-    return min(faults, default=0.0)
+    """Plants two faults by hand, in plain decoding, and takes the one that shows less.
+
+    A node is decoded behind its path while a sibling or cousin, decoded there before, is left over: either in the
+    states (keys cut, states not rolled back) or in the keys (states rolled back, one key too many). Each fault counts
+    as what it does at the node where it shows most, as an error does.
+    """
+    in_states: list[float] = []
+    in_keys: list[float] = []
+    for path, leftover, node in LEFTOVERS:
+        position = reference.start + len(path)
+        cache, _ = reference.follow((*path, leftover))
+        clean, _ = reference.follow(path)
+        expected = reference.at_node[node]
+        if token_slots(cache):
+            dirty = {slot.label: slot.tensor.clone() for slot in state_slots(cache)}
+            for slot in state_slots(cache):
+                slot.put(next(own.tensor for own in state_slots(clean) if own.label == slot.label).clone())
+            in_keys.append(_difference(reference.step(cache, reference.nodes[node], position), expected))
+            for slot in state_slots(clean):
+                slot.put(dirty[slot.label])
+        if state_slots(clean):
+            in_states.append(_difference(reference.step(clean, reference.nodes[node], position), expected))
+    return min((max(shown) for shown in (in_states, in_keys) if shown), default=0.0)
 
 
 def _difference(a: Tensor, b: Tensor) -> float:
