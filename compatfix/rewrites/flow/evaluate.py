@@ -1,0 +1,420 @@
+"""Evaluates every expression of the tree to the values that may reach it, again and again until nothing is new."""
+
+from __future__ import annotations
+
+import ast
+
+from compatfix.rewrites.flow.binding import bind, items_of
+from compatfix.rewrites.flow.objects import CallSite, Fields, Module, Obj, Scope
+from compatfix.rewrites.flow.project import Project
+from compatfix.rewrites.flow.scopes import SCOPED, nodes_of, owner_of
+
+_ROUNDS = 25
+RUNTIME = "compatfix_runtime"
+# Methods that hand back the object itself, and functions that hand back their first argument.
+_SAME_OBJECT = {"eval", "train", "to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_", "contiguous"}
+_FIRST_ARGUMENT = {
+    "torch.compile",
+    "copy.copy",
+    "copy.deepcopy",
+    "functools.partial",
+    "torch.nn.DataParallel",
+    "torch.inference_mode",
+    "torch.no_grad",
+}
+_PROXIES = {"compatfix_runtime.verify"}
+
+
+class Flow:
+    """The analysis of a project. After `run`, `values_of(node)` answers for every expression of every module."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.fields = Fields()
+        self.calls: dict[ast.Call, CallSite] = {}
+        self._values: dict[ast.AST, set[Obj]] = {}
+        self._singletons: dict[tuple[object, ...], Obj] = {}
+        self._grown = False
+
+    def run(self) -> None:
+        for _ in range(_ROUNDS):
+            self._grown = False
+            for module in self.project.modules():
+                for scope in self.project.scopes(module).values():
+                    self._scope(scope)
+            if not self._grown:
+                return
+
+    def values_of(self, node: ast.AST) -> set[Obj]:
+        return self._values.get(node, set())
+
+    def single(self, kind: str, *key: object, **fields: object) -> Obj:
+        """The one object of this kind for this key."""
+        whole = (kind, *key)
+        if whole not in self._singletons:
+            self._singletons[whole] = Obj(kind, **fields)  # type: ignore[arg-type]
+        return self._singletons[whole]
+
+    def add(self, known: set[Obj], new: set[Obj]) -> None:
+        if not new <= known:
+            known |= new
+            self._grown = True
+
+    # -- statements
+
+    def _scope(self, scope: Scope) -> None:
+        if scope.kind == "function":
+            self._parameters(scope)
+        if isinstance(scope.node, ast.Lambda):
+            self.add(scope.returns, self._eval(scope.node.body, scope))
+        for node in nodes_of(scope.node):
+            self._statement(node, scope)
+
+    def _parameters(self, scope: Scope) -> None:
+        parameters = scope.parameters
+        for argument in parameters:
+            own = self.single("opaque", scope, argument.arg, name=argument.arg, node=argument, scope=scope)
+            self.add(scope.names(argument.arg), {own})
+            if argument.annotation is not None:
+                self._annotation(argument.annotation, own, scope)
+        outer = scope.parent
+        if outer is not None and outer.kind == "class" and parameters and not _is_static(scope.node):
+            self.add(scope.names(parameters[0].arg), {self.instance(outer)})
+        arguments = scope.node.args  # type: ignore[attr-defined]
+        for extra, kind in ((arguments.vararg, "sequence"), (arguments.kwarg, "dict")):
+            if extra is not None:
+                self.add(scope.names(extra.arg), {self.single(kind, scope, extra.arg, name=extra.arg)})
+
+    def _annotation(self, annotation: ast.expr, own: Obj, scope: Scope) -> None:
+        for node in ast.walk(annotation):
+            if isinstance(node, (ast.Name, ast.Attribute)):
+                for value in self._eval(node, scope):
+                    if value.kind == "import":
+                        own.annotations.add(value.name)
+                    elif value.kind == "class" and value.scope is not None:
+                        self.add(scope.names(own.name), {self.instance(value.scope)})
+
+    def instance(self, body: Scope) -> Obj:
+        return self.single("instance", body, name=getattr(body.node, "name", ""), scope=body)
+
+    def _statement(self, node: ast.AST, scope: Scope) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                self._import(node, scope)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+                inner = self.project.scopes(scope.module)[node]
+                self.add(scope.names(node.name), {self.single(kind, inner, name=node.name, node=node, scope=inner)})
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assign_expression(target, value, scope)
+            case ast.AnnAssign(target=target, value=value) if value is not None:
+                self._assign_expression(target, value, scope)
+            case ast.AugAssign(target=target, value=value):
+                self._define(target, value, scope)
+            case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
+                self._assign(target, self._items(self._eval(source, scope)), scope)
+            case ast.comprehension(target=target, iter=source):
+                self._assign(target, self._items(self._eval(source, scope)), scope)
+            case ast.withitem(context_expr=source, optional_vars=target) if target is not None:
+                self._assign(target, self._eval(source, scope), scope)
+            case ast.Return(value=value) if value is not None:
+                self.add(scope.returns, self._eval(value, scope))
+            case ast.NamedExpr(target=target, value=value):
+                self._assign_expression(target, value, scope)
+            case ast.expr():
+                self._eval(node, scope)
+
+    def _define(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        """Remembers which expressions a name stands for, for rules that ask how a number was computed."""
+        if isinstance(target, ast.Name):
+            owner = owner_of(scope, target.id) or scope
+            known = owner.definitions.setdefault(target.id, [])
+            if not any(value is other for other in known):
+                known.append(value)
+
+    def _assign_expression(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
+        if (
+            isinstance(target, (ast.Tuple, ast.List))
+            and isinstance(value, (ast.Tuple, ast.List))
+            and len(target.elts) == len(value.elts)
+            and not any(isinstance(e, ast.Starred) for e in (*target.elts, *value.elts))
+        ):
+            for one, other in zip(target.elts, value.elts, strict=True):
+                self._assign_expression(one, other, scope)
+            self._eval(value, scope)
+            return
+        self._define(target, value, scope)
+        self._assign(target, self._eval(value, scope), scope)
+
+    def _assign(self, target: ast.expr, values: set[Obj], scope: Scope) -> None:
+        match target:
+            case ast.Name(id=name):
+                owner = owner_of(scope, name) or scope
+                self.add(owner.names(name), values)
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                for place, part in enumerate(parts):
+                    if isinstance(part, ast.Starred):
+                        self._assign(part.value, self._items(values), scope)
+                        continue
+                    self._assign(part, self._part(values, f"[{place}]"), scope)
+            case ast.Attribute(value=base, attr=name):
+                for owner_object in self._eval(base, scope):
+                    self.add(self.fields.stored(owner_object, name), values)
+            case ast.Subscript(value=base, slice=index):
+                for owner_object in self._eval(base, scope):
+                    if owner_object.kind in ("dict", "sequence"):
+                        self.add(self.fields.stored(owner_object, item_name(index)), values)
+                self._eval(index, scope)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                dotted = alias.name if alias.asname else alias.name.split(".")[0]
+                self._bind_import(alias.asname or dotted, self.imported(dotted, scope), scope)
+            return
+        base = self.project.absolute(node, scope.module)
+        for alias in node.names:
+            if alias.name == "*":
+                if base not in scope.module.stars:
+                    scope.module.stars.append(base)
+                continue
+            values = self.member(self.imported(base, scope), base, alias.name, scope)
+            self._bind_import(alias.asname or alias.name, values, scope)
+
+    def _bind_import(self, name: str, values: set[Obj], scope: Scope) -> None:
+        owner = owner_of(scope, name) or scope
+        self.add(owner.names(name), values)
+
+    def imported(self, dotted: str, scope: Scope) -> set[Obj]:
+        module = self.project.find(dotted, scope.module)
+        if module is not None:
+            return {self.single("module", module, name=module.dotted, scope=module.scope)}
+        return {self.single("import", dotted, name=dotted)}
+
+    def member(self, modules: set[Obj], base: str, name: str, scope: Scope) -> set[Obj]:
+        submodule = self.project.find(f"{base}.{name}", scope.module)
+        if submodule is not None and not any(m.scope and name in m.scope.bound for m in modules):
+            return {self.single("module", submodule, name=submodule.dotted, scope=submodule.scope)}
+        return {value for module in modules for value in self.attribute(module, name)}
+
+    # -- expressions
+
+    def _eval(self, node: ast.expr, scope: Scope) -> set[Obj]:
+        values = self._fresh(node, scope)
+        known = self._values.setdefault(node, set())
+        self.add(known, values)
+        return known
+
+    def _fresh(self, node: ast.expr, scope: Scope) -> set[Obj]:
+        match node:
+            case ast.Name(id=name):
+                return self._name(name, scope)
+            case ast.Attribute(value=base, attr=name):
+                return {value for owner in self._eval(base, scope) for value in self.attribute(owner, name)}
+            case ast.Subscript(value=base, slice=index):
+                self._eval(index, scope)
+                return self._part(self._eval(base, scope), item_name(index))
+            case ast.Call():
+                return self._call(node, scope)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                self._eval(test, scope)
+                return self._eval(body, scope) | self._eval(orelse, scope)
+            case ast.BoolOp(values=parts):
+                return {value for part in parts for value in self._eval(part, scope)}
+            case ast.NamedExpr(value=value) | ast.Starred(value=value) | ast.Await(value=value):
+                return self._eval(value, scope)
+            case ast.BinOp(left=left, right=right):
+                operands = self._eval(left, scope) | self._eval(right, scope)
+                return {self.fields.part(o, "~") for o in operands if o.kind in ("call", "field")}
+            case ast.Constant(value=str()):
+                return {self.single("const", node, name=node.value, node=node)}
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                made = self.single("sequence", node, node=node)
+                for place, part in enumerate(parts):
+                    self.add(self.fields.stored(made, f"[{place}]"), self._eval(part, scope))
+                return {made}
+            case ast.Dict(keys=keys, values=parts):
+                made = self.single("dict", node, node=node)
+                for key, part in zip(keys, parts, strict=True):
+                    values = self._eval(part, scope)
+                    if key is None:
+                        self._merge(made, values)
+                    else:
+                        self.add(self.fields.stored(made, item_name(key)), values)
+                return {made}
+            case ast.ListComp(elt=element) | ast.SetComp(elt=element) | ast.GeneratorExp(elt=element):
+                made = self.single("sequence", node, node=node)
+                for generator in node.generators:
+                    self._statement(generator, scope)
+                self.add(self.fields.stored(made, "[*]"), self._eval(element, scope))
+                return {made}
+            case ast.Lambda():
+                inner = self.project.scopes(scope.module)[node]
+                return {self.single("function", inner, name="<lambda>", node=node, scope=inner)}
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr) and not isinstance(child, SCOPED):
+                        self._eval(child, scope)
+                return set()
+
+    def _name(self, name: str, scope: Scope) -> set[Obj]:
+        owner = owner_of(scope, name)
+        if owner is not None:
+            return owner.names(name)
+        for base in scope.module.stars:
+            found = self.member(self.imported(base, scope), base, name, scope)
+            if base.split(".")[0] == "transformers" or any(v.kind != "import" for v in found):
+                return found
+        return {self.single("opaque", scope.module, name, name=name, scope=scope.module.scope)}
+
+    def attribute(self, owner: Obj, name: str) -> set[Obj]:
+        if owner.kind == "import":
+            dotted = f"{owner.name}.{name}"
+            if owner.name.split(".")[-1] == RUNTIME:
+                dotted = f"{RUNTIME}.{name}"
+            return {self.single("import", dotted, name=dotted)}
+        if owner.kind == "module" and owner.scope is not None:
+            if name in owner.scope.bound:
+                return owner.scope.names(name)
+            submodule = self.project.find(f"{owner.name}.{name}", owner.scope.module)
+            if submodule is not None:
+                return {self.single("module", submodule, name=submodule.dotted, scope=submodule.scope)}
+        if owner.kind in ("instance", "class") and owner.scope is not None:
+            inherited = self._inherited(owner, name, owner.scope, 0)
+            if inherited:
+                return inherited | self.fields.known(owner, name)
+        return {self.fields.part(owner, name)} | self.fields.known(owner, name)
+
+    def _inherited(self, owner: Obj, name: str, body: Scope, depth: int) -> set[Obj]:
+        """What the class body or a base class in the tree defines under this name, bound to `owner`."""
+        if name in body.bound:
+            found: set[Obj] = set()
+            for value in body.names(name):
+                if value.kind != "function" or value.scope is None or owner.kind == "class":
+                    found.add(value)
+                elif _is_property(value.scope.node):
+                    found |= value.scope.returns
+                else:
+                    found.add(self.single("method", value, owner, name=name, scope=value.scope, owner=owner))
+            return found
+        if depth > 8 or not isinstance(body.node, ast.ClassDef) or body.parent is None:
+            return set()
+        bases = [v for base in body.node.bases for v in self._eval(base, body.parent) if v.kind == "class"]
+        return {v for b in bases if b.scope for v in self._inherited(owner, name, b.scope, depth + 1)}
+
+    def _part(self, owners: set[Obj], name: str) -> set[Obj]:
+        found: set[Obj] = set()
+        for owner in owners:
+            if owner.kind in ("dict", "sequence"):
+                known = self.fields.known(owner, name) | self.fields.known(owner, "[*]")
+                found |= known or (self._items({owner}) if name in ("[*]", "[:]") else set())
+            else:
+                found.add(self.fields.part(owner, name))
+        return found
+
+    def _items(self, owners: set[Obj]) -> set[Obj]:
+        return items_of(owners, self.fields)
+
+    def _merge(self, made: Obj, others: set[Obj]) -> None:
+        for other in others:
+            for name in list(self.fields.names(other)):
+                self.add(self.fields.stored(made, name), self.fields.known(other, name))
+
+    # -- calls
+
+    def _call(self, node: ast.Call, scope: Scope) -> set[Obj]:
+        callees = set(self._eval(node.func, scope))
+        site = self.calls.get(node)
+        if site is None:
+            site = CallSite(node, scope, self.single("call", node, node=node))
+            self.calls[node] = site
+        site.positional, site.keywords = self._arguments(node, scope)
+        proxies = {c for c in callees if c.kind == "import" and c.name in _PROXIES}
+        if proxies and site.positional:
+            callees |= site.positional.pop(0)
+        site.callees = callees
+        results: set[Obj] = set()
+        for callee in list(callees):
+            results |= self._result(callee, site)
+        return results
+
+    def _arguments(self, node: ast.Call, scope: Scope) -> tuple[list[set[Obj]], dict[str, set[Obj]]]:
+        positional: list[set[Obj]] = []
+        for argument in node.args:
+            values = self._eval(argument, scope)
+            positional.append(self._items(values) if isinstance(argument, ast.Starred) else set(values))
+        keywords: dict[str, set[Obj]] = {}
+        for keyword in node.keywords:
+            values = self._eval(keyword.value, scope)
+            if keyword.arg is not None:
+                keywords.setdefault(keyword.arg, set()).update(values)
+                continue
+            for owner in values:
+                for name in list(self.fields.names(owner)):
+                    keywords.setdefault(name[2:-2], set()).update(self.fields.known(owner, name))
+        return positional, keywords
+
+    def _result(self, callee: Obj, site: CallSite) -> set[Obj]:
+        first = site.positional[0] if site.positional else set()
+        if callee.kind in ("function", "method") and callee.scope is not None:
+            bind(self, callee, callee.scope, site)
+            return callee.scope.returns | {site.result}
+        if callee.kind == "class" and callee.scope is not None:
+            made = self.instance(callee.scope)
+            for method in self._inherited(made, "__init__", callee.scope, 0):
+                if method.scope is not None:
+                    bind(self, method, method.scope, site)
+            return {made}
+        if callee.kind == "instance" and callee.scope is not None:
+            results = {site.result}
+            for name in ("__call__", "forward"):
+                for method in self._inherited(callee, name, callee.scope, 0):
+                    if method.kind == "method" and method.scope is not None:
+                        bind(self, method, method.scope, site)
+                        results |= method.scope.returns
+            return results
+        if callee.kind == "field" and callee.parent is not None:
+            if callee.name in _SAME_OBJECT:
+                return {callee.parent}
+            if callee.parent.kind == "class" and callee.parent.scope is not None:
+                return {self.instance(callee.parent.scope)}
+        if callee.kind == "import" and callee.name in _FIRST_ARGUMENT and first:
+            if callee.name == "functools.partial":
+                self._partial(first, site)
+            return set(first)
+        if callee.kind == "opaque" and callee.name == "dict":
+            made = self.single("dict", site.node, node=site.node)
+            for name, values in site.keywords.items():
+                self.add(self.fields.stored(made, f"['{name}']"), values)
+            return {made}
+        if callee.kind == "opaque" and callee.name == "getattr" and len(site.node.args) > 1:
+            named = site.node.args[1]
+            if isinstance(named, ast.Constant) and isinstance(named.value, str):
+                found = {v for owner in first for v in self.attribute(owner, named.value)}
+                return found | (site.positional[2] if len(site.positional) > 2 else set())
+        return {site.result}
+
+    def _partial(self, functions: set[Obj], site: CallSite) -> None:
+        rest = CallSite(site.node, site.scope, site.result, functions, site.positional[1:], site.keywords)
+        for function in functions:
+            if function.kind in ("function", "method") and function.scope is not None:
+                bind(self, function, function.scope, rest)
+
+
+def item_name(index: ast.expr) -> str:
+    """The name of the item that a subscript reads: exact for constants, `[:]` for slices, `[*]` for the rest."""
+    if isinstance(index, ast.Constant):
+        return f"[{index.value!r}]"
+    if any(isinstance(part, ast.Slice) for part in ast.walk(index)):
+        return "[:]"
+    return "[*]"
+
+
+def _is_static(node: ast.AST) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "staticmethod" for d in getattr(node, "decorator_list", ()))
+
+
+def _is_property(node: ast.AST) -> bool:
+    names = {d.id if isinstance(d, ast.Name) else getattr(d, "attr", "") for d in getattr(node, "decorator_list", ())}
+    return bool(names & {"property", "cached_property"})
