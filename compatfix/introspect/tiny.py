@@ -6,8 +6,7 @@ draft = build_tiny_draft_config(read_config(draft_path), target.tiny)
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +67,7 @@ def build_tiny_target(
     resolved = resolve(full, loader)
     try:
         tiny = shrink_config(resolved.config.to_dict(), vocab=vocab)
-        small = type(resolved.config).from_dict(tiny.config)
+        small = type(resolved.config).from_dict(_in_float32(tiny.config))
         model, attn = _instantiate(resolved.model_class, small, attn)
     except Exception as error:
         raise TinyError(f"no tiny {resolved.name} could be built: {_one_line(error)}") from error
@@ -86,13 +85,18 @@ def build_tiny_draft_config(draft: Mapping[str, Any], tiny: Shrunk, *, mask_toke
 
 def _instantiate(model_class: Any, config: Any, attn: str) -> tuple[Any, str]:
     """The model and its attention; a class that refuses the attention asked for gets eager, which all have."""
-    with _default_dtype(torch.float32):
-        try:
-            return model_class._from_config(config, attn_implementation=attn), attn
-        except ValueError:
-            if attn == "eager":
-                raise
-            return model_class._from_config(config, attn_implementation="eager"), "eager"
+    try:
+        return model_class._from_config(config, attn_implementation=attn).float(), attn
+    except ValueError:
+        if attn == "eager":
+            raise
+        return model_class._from_config(config, attn_implementation="eager").float(), "eager"
+
+
+def _in_float32(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with every part's dtype set to float32: weights are made in float32 and cast once, at the end."""
+    parts = {name: _in_float32(value) if isinstance(value, Mapping) else value for name, value in config.items()}
+    return {name: "float32" if name in ("dtype", "torch_dtype") and value else value for name, value in parts.items()}
 
 
 def _initialise(model: Any, seed: int, silent: set[int], plain: int) -> int:
@@ -139,16 +143,6 @@ def _cast(model: Any, dtype: torch.dtype) -> Any:
             parameter.data = parameter.data.float()
     model.config.dtype = dtype
     return model
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(previous)
 
 
 def _one_line(error: Exception) -> str:

@@ -1,0 +1,152 @@
+"""What probes share: a tiny model with fixed texts, its caches, its noise, and the rule by which numbers are judged."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from compatfix.introspect.tiny import TinyTarget
+from compatfix.model import Answer
+
+PROMPT, BLOCK, JUNK = 14, 6, 5
+# A difference passes up to four times the noise, provided that a planted fault shows eight times as much.
+NOISE_FACTOR, FAULT_FACTOR = 4.0, 8.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an experiment found, before it is signed with the question that it answers."""
+
+    text: str
+    ok: bool | None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    value: Any = None
+
+
+def probe(experiment: Callable[[Bench], Found]) -> Callable[[Bench], Answer]:
+    """Makes an experiment into a probe: named after the function, asking its docstring's first line."""
+    question = (inspect.getdoc(experiment) or experiment.__name__).splitlines()[0]
+
+    @functools.wraps(experiment)
+    def ask(bench: Bench) -> Answer:
+        try:
+            with torch.inference_mode():
+                found = experiment(bench)
+        except Exception as error:
+            return Answer(
+                experiment.__name__, question, f"not answered: {one_line(error)}", False, error=one_line(error)
+            )
+        return Answer(experiment.__name__, question, found.text, found.ok, found.numbers, found.value)
+
+    return ask
+
+
+class Bench:
+    """A tiny model set up for experiments: one prompt, one block that follows it, and junk to be rejected."""
+
+    def __init__(self, target: TinyTarget, real_config: Any, seed: int = 0) -> None:
+        self.target = target
+        self.model = target.model
+        self.real_config = real_config
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(1, len(target.plain_tokens), (1, PROMPT + BLOCK + JUNK), generator=generator)
+        self.prompt, self.block, self.junk = ids.split([PROMPT, BLOCK, JUNK], dim=1)
+        self.text = ids[:, : PROMPT + BLOCK]
+        self.argument = cache_argument_of(self.model)
+
+    def new_cache(self) -> Any:
+        """The library's own cache for this model: built from its config, as generation does."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.model.config)
+
+    def forward(self, ids: torch.Tensor, cache: Any = None, **kwargs: Any) -> Any:
+        """One forward at the positions that follow what the cache holds."""
+        if cache is None:
+            return self.model(input_ids=ids, use_cache=kwargs.pop("use_cache", False), **kwargs)
+        if "position_ids" not in kwargs:
+            start = int(cache.get_seq_length())
+            kwargs["position_ids"] = torch.arange(start, start + ids.shape[1])[None]
+        return self.model(input_ids=ids, use_cache=True, **{self.argument: cache}, **kwargs)
+
+    def prefill(self, ids: torch.Tensor | None = None) -> Any:
+        cache = self.new_cache()
+        self.forward(self.prompt if ids is None else ids, cache)
+        return cache
+
+    @functools.cached_property
+    def plain(self) -> torch.Tensor:
+        """Logits of prompt and block in one forward without a cache, (tokens, vocabulary)."""
+        with torch.inference_mode():
+            return logits_of(self.forward(self.text))
+
+    @functools.cached_property
+    def steps(self) -> torch.Tensor:
+        """Logits of the block by plain decoding: one token at a time on a filled cache, (BLOCK, vocabulary)."""
+        with torch.inference_mode():
+            return self.decode(self.prefill(), self.block)
+
+    def decode(self, cache: Any, ids: torch.Tensor) -> torch.Tensor:
+        return torch.cat([logits_of(self.forward(ids[:, i : i + 1], cache)) for i in range(ids.shape[1])])
+
+    @functools.cached_property
+    def noise(self) -> float:
+        """How far plain decoding is from itself in another shape: one at a time, at once, and in a batch of three."""
+        with torch.inference_mode():
+            batch = self.forward(self.text.expand(3, -1)).logits[1].float()
+        return max(difference(self.steps, self.plain[PROMPT:]), difference(batch, self.plain))
+
+    @functools.cached_property
+    def other(self) -> float:
+        """How far another token moves the logits that follow it: the size of a gross mistake."""
+        changed = self.text.clone()
+        changed[0, PROMPT] = changed[0, PROMPT] % (len(self.target.plain_tokens) - 1) + 1
+        with torch.inference_mode():
+            return difference(logits_of(self.forward(changed))[PROMPT + 1 :], self.plain[PROMPT + 1 :])
+
+    def judge(self, found: float, fault: float | None = None) -> bool | None:
+        """Whether `found` is noise. None where the planted fault is too faint for the experiment to tell."""
+        fault = self.other if fault is None else fault
+        # Differences of exactly zero happen; the smallest step of float32 at this scale is noise in any case.
+        noise = max(self.noise, float(self.plain.abs().max()) * torch.finfo(torch.float32).eps)
+        if found > NOISE_FACTOR * noise:
+            return False
+        return True if found <= fault / FAULT_FACTOR else None
+
+
+def cache_argument_of(model: Any) -> str:
+    """The name under which the forward takes its cache."""
+    parameters = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in parameters and "past_key_values" not in parameters else "past_key_values"
+
+
+def logits_of(output: Any) -> torch.Tensor:
+    return output.logits[0].float()  # type: ignore[no-any-return]
+
+
+def difference(one: torch.Tensor, two: torch.Tensor) -> float:
+    """The largest absolute difference; NaN in either counts as infinite."""
+    gap = (one.float() - two.float()).abs().max().item()
+    return gap if gap == gap else float("inf")
+
+
+def snapshot(cache: Any) -> Any:
+    """A deep copy: states are updated in place, so nothing less keeps them."""
+    return copy.deepcopy(cache)
+
+
+def one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def brief(message: str, limit: int = 90) -> str:
+    """The first sentence of a library's message, or as much of it as fits."""
+    sentence = message.split(". ")[0]
+    return sentence if len(sentence) <= limit else sentence[: limit - 1].rstrip() + "…"

@@ -1,0 +1,177 @@
+"""The real model on the meta device: every module and shape, no weights; its parts found by identity and structure."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from compatfix.introspect.classes import Resolved
+from compatfix.profiles import CacheProfile, ClassProfile
+
+# Paths that code and public notes name; each is looked up in every class.
+CLAIMED_PATHS = (
+    "model.embed_tokens",
+    "model.language_model.embed_tokens",
+    "model.language_model.model.embed_tokens",
+    "language_model.model.embed_tokens",
+    "lm_head",
+)
+# What a mixer's source calls, and the package that has a fast version of it.
+KERNEL_MARKS = {
+    "gated_delta_rule": "flash-linear-attention",
+    "selective_scan": "mamba-ssm",
+    "mamba_chunk_scan": "mamba-ssm",
+    "mamba2_chunk_scan": "mamba-ssm",
+}
+
+
+def build_skeleton(resolved: Resolved) -> Any:
+    """An instance of the class on the meta device, in the dtype of the config."""
+    with torch.device("meta"), _quiet():
+        return resolved.model_class._from_config(resolved.config)
+
+
+def describe_class(model: Any, loaders: tuple[str, ...]) -> ClassProfile:
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    paths = {id(module): path for path, module in model.named_modules(remove_duplicate=False)}
+    layers_path = decoder_layers_path(model)
+    return ClassProfile(
+        name=type(model).__name__,
+        loaders=loaders,
+        tensors=len(model.state_dict()),
+        parameters=sum(p.numel() for p in model.parameters()),
+        nesting=tuple(_nesting(model, layers_path)) if layers_path else (),
+        embedding=paths.get(id(embedding)),
+        layers=layers_path,
+        norm=final_norm_path(model, layers_path) if layers_path else None,
+        head=paths.get(id(head)) if head is not None else None,
+        tied=head is not None and head.weight is embedding.weight,
+        claimed={path: has_path(model, path) for path in CLAIMED_PATHS},
+    )
+
+
+def decoder_layers_path(model: Any) -> str | None:
+    """The list of decoder layers: as long as the config's depth, and nearest to the input embeddings."""
+    depth = model.config.get_text_config().num_hidden_layers
+    embedding = model.get_input_embeddings()
+    embedding_path = next((path for path, module in model.named_modules() if module is embedding), "")
+    lists = [
+        path for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == depth
+    ]
+    if not lists:
+        return None
+    return max(lists, key=lambda path: (_shared(path, embedding_path), -path.count(".")))
+
+
+def final_norm_path(model: Any, layers_path: str) -> str | None:
+    """The norm that follows the decoder layers: the first sibling behind them with one weight of the hidden size."""
+    parent_path, _, name = layers_path.rpartition(".")
+    parent = model.get_submodule(parent_path)
+    hidden = model.config.get_text_config().hidden_size
+    names = list(dict(parent.named_children()))
+    siblings = [*names[names.index(name) + 1 :], *names[: names.index(name)]]
+    for sibling in siblings:
+        shapes = [tuple(p.shape) for p in parent.get_submodule(sibling).parameters()]
+        if shapes and shapes[0] == (hidden,) and len(shapes) <= 2:
+            return f"{parent_path}.{sibling}" if parent_path else sibling
+    return None
+
+
+def has_path(model: Any, path: str) -> bool:
+    place = model
+    for name in path.split("."):
+        place = getattr(place, name, None)
+        if place is None:
+            return False
+    return True
+
+
+def kernel_packages(model: Any, layers_path: str | None) -> tuple[str, ...]:
+    """Optional packages that the decoder's mixers have fast paths for, by what their modules are made of."""
+    if layers_path is None:
+        return ()
+    wanted = set()
+    for module in model.get_submodule(layers_path).modules():
+        if any(isinstance(child, nn.Conv1d) for child in module.children()):
+            wanted.add("causal-conv1d")
+        elif not any(name in dict(module.named_parameters(recurse=False)) for name in ("A_log", "dt_bias")):
+            continue
+        source = _source(type(module))
+        for mark, package in KERNEL_MARKS.items():
+            if mark in source:
+                wanted.add(package)
+    return tuple(sorted(wanted))
+
+
+def config_cache(config: Any) -> Any:
+    """The cache that the library builds from a config; raises what the library raises."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=config)
+
+
+def describe_cache(cache: Any) -> CacheProfile:
+    layers = list(getattr(cache, "layers", ()))
+    kinds = [layer_kind(layer) for layer in layers]
+    classes = Counter(type(layer).__name__ for layer in layers)
+    return CacheProfile(type(cache).__name__, dict(classes), dict(Counter(kinds)), kinds[0] if kinds else "none")
+
+
+def layer_kind(layer: Any) -> str:
+    """What a layer of a cache keeps, by what it can do: its class may be new, its methods are not."""
+    linear = any(hasattr(layer, name) for name in ("recurrent_states", "conv_states", "update_recurrent_state"))
+    attention = hasattr(layer, "keys") or ("update" in dir(type(layer)) and not linear)
+    if linear and hasattr(layer, "keys"):
+        return "hybrid"
+    if linear:
+        return "linear"
+    if getattr(layer, "is_sliding", False):
+        return "sliding"
+    return "full" if attention else "none"
+
+
+def _source(kind: type[Any]) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return ""
+
+
+def _nesting(model: Any, layers_path: str) -> Iterator[str]:
+    yield type(model).__name__
+    parts = layers_path.split(".")
+    for i, part in enumerate(parts):
+        module = model.get_submodule(".".join(parts[: i + 1]))
+        if isinstance(module, nn.ModuleList):
+            kinds = Counter(type(layer).__name__ for layer in module)
+            yield f"{part}: {', '.join(f'{count} × {name}' for name, count in kinds.items())}"
+        else:
+            yield f"{part}: {type(module).__name__}"
+
+
+def _shared(path: str, other: str) -> int:
+    count = 0
+    for one, two in zip(path.split("."), other.split("."), strict=False):
+        if one != two:
+            break
+        count += 1
+    return count
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The library warns about missing kernels while it builds; the report says it better."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

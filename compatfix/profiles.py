@@ -1,0 +1,214 @@
+"""What inspection learns about a target, a draft and an environment, as plain data. Nothing here imports torch.
+
+Checks read these; reports show the statements that `statements()` of each makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compatfix.model import Answer, Statement
+
+
+@dataclass(frozen=True)
+class ClassProfile:
+    """One class that a loader gives for the config: where its parts are, and how large it is.
+
+    Paths are attribute paths from the model; `None` where the class has no such part. `nesting` goes from the model
+    down to the list of decoder layers. `loaders` are Auto classes, or the own name in config.architectures.
+    """
+
+    name: str
+    loaders: tuple[str, ...]
+    tensors: int
+    parameters: int
+    nesting: tuple[str, ...]
+    embedding: str | None
+    layers: str | None
+    norm: str | None
+    head: str | None
+    tied: bool
+    claimed: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CacheProfile:
+    """The cache that the config gives. `kinds` counts layers: "linear", "full", "sliding", "hybrid", "none"."""
+
+    class_name: str
+    layer_classes: Mapping[str, int]
+    kinds: Mapping[str, int]
+    first: str
+
+
+@dataclass(frozen=True)
+class StateProfile:
+    """What one sequence keeps in the cache, in bytes, counted on the skeleton of the real config.
+
+    `kv_per_token` sums over the layers that grow without bound, `window_bytes` over sliding layers with a full window,
+    `recurrent` and `conv` over the layers that keep a state. `record_per_node` is what a gated-delta tree records for a
+    node, 0 where that strategy does not apply.
+    """
+
+    kv_per_token: int
+    window_bytes: int
+    recurrent: int
+    conv: int
+    record_per_node: int
+    counted: bool
+
+    @property
+    def state(self) -> int:
+        return self.recurrent + self.conv
+
+
+@dataclass(frozen=True)
+class TargetProfile:
+    """A target model without its weights. `answers` are what was measured on a tiny model of `class_name`."""
+
+    path: str
+    model_type: str
+    architectures: tuple[str, ...]
+    class_name: str
+    classes: tuple[ClassProfile, ...]
+    hidden_size: int
+    vocab_size: int
+    num_layers: int
+    layer_types: tuple[str, ...]
+    dtype: str
+    dtype_bytes: int
+    sliding_window: int | None
+    quantised: str | None
+    cache: CacheProfile | None
+    states: StateProfile | None
+    transforms: Mapping[str, float] = field(default_factory=dict)
+    kernels: tuple[str, ...] = ()
+    strategy: str | None = None
+    answers: tuple[Answer, ...] = ()
+    tiny: tuple[Statement, ...] = ()
+
+    @property
+    def chosen(self) -> ClassProfile:
+        return next(profile for profile in self.classes if profile.name == self.class_name)
+
+    def answer(self, probe: str) -> Answer | None:
+        return next((answer for answer in self.answers if answer.probe == probe), None)
+
+    def value(self, probe: str, key: str, default: Any = None) -> Any:
+        """One entry of what a probe measured; `default` where the probe failed or did not run."""
+        answer = self.answer(probe)
+        if answer is None or not isinstance(answer.value, Mapping):
+            return default
+        return answer.value.get(key, default)
+
+
+@dataclass(frozen=True)
+class DraftProfile:
+    """A DFlash-style draft, read from its config alone. `None` means that the config does not say.
+
+    `block_size_at`, `mask_token_at` and `layer_ids_at` tell where a field stands: "top", "dflash_config", "both", or
+    "nowhere". `layer_ids` are the effective ones: those of the config, or those that the published rule derives.
+    """
+
+    path: str
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    intermediate_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    block_size: int | None
+    block_size_at: str
+    mask_token_id: int | None
+    mask_token_at: str
+    layer_ids: tuple[int, ...]
+    layer_ids_at: str
+    num_target_layers: int | None
+    sliding_layers: int
+    sliding_window: int | None
+    rope_theta: float | None
+    dtype: str
+    dtype_bytes: int
+    parameters: int
+    embedding_scale: float | None = None
+    logit_softcap: float | None = None
+    remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class Package:
+    """An optional package: its version or None, whether this target has a use for it, and what its absence costs."""
+
+    name: str
+    version: str | None
+    wanted: bool
+    effect: str
+    cost: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place that weights could live in. `given` is true for one named by the user and not seen here."""
+
+    name: str
+    kind: str
+    bytes: int
+    given: bool = False
+
+
+@dataclass(frozen=True)
+class EnvironmentProfile:
+    """The environment under test."""
+
+    python: str
+    torch: str
+    transformers: str
+    packages: tuple[Package, ...]
+    devices: tuple[Device, ...]
+
+    def package(self, name: str) -> Package | None:
+        return next((package for package in self.packages if package.name == name), None)
+
+
+@dataclass(frozen=True)
+class MemoryItem:
+    """One part of the memory plan, in bytes. `counted` is false for a part shown for comparison only."""
+
+    key: str
+    text: str
+    bytes: int
+    counted: bool = True
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """What a run needs at `context` tokens; `fits` and `verdicts` compare it with devices."""
+
+    context: int
+    tree_budget: int
+    items: tuple[MemoryItem, ...]
+    devices: tuple[Device, ...]
+    fits: bool | None
+    verdicts: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(item.bytes for item in self.items if item.counted)
+
+    def item(self, key: str) -> MemoryItem | None:
+        return next((item for item in self.items if item.key == key), None)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Everything that `inspect` found, before checks: the result of the worker's job."""
+
+    target: TargetProfile
+    draft: DraftProfile | None
+    environment: EnvironmentProfile
+    memory: MemoryPlan
+    statements: tuple[Statement, ...]
