@@ -61,7 +61,7 @@ def decoder_layers_path(model: Any) -> str | None:
     depth = model.config.get_text_config().num_hidden_layers
     embedding = model.get_input_embeddings()
     embedding_path = next((path for path, module in model.named_modules() if module is embedding), "")
-    lists = [
+    lists: list[str] = [
         path for path, module in model.named_modules() if isinstance(module, nn.ModuleList) and len(module) == depth
     ]
     if not lists:

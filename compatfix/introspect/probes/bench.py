@@ -56,7 +56,7 @@ class Bench:
         self.real_config = real_config
         generator = torch.Generator().manual_seed(seed)
         ids = torch.randint(1, len(target.plain_tokens), (1, PROMPT + BLOCK + JUNK), generator=generator)
-        self.prompt, self.block, self.junk = ids.split([PROMPT, BLOCK, JUNK], dim=1)
+        self.prompt, self.block, self.junk = torch.split(ids, [PROMPT, BLOCK, JUNK], dim=1)
         self.text = ids[:, : PROMPT + BLOCK]
         self.argument = cache_argument_of(self.model)
 

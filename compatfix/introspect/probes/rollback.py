@@ -74,7 +74,7 @@ def crop_semantics(bench: Bench) -> Found:
         f"crop(-3): {_outcome(value['negative'], 'removes 3')}",
         f"crop(0): {_outcome(value['zero'], 'empties it' if value['zero'] == 0 else 'changes nothing')}",
     ]
-    if len({outcome for outcome in value.values()}) == 1:
+    if len(set(value.values())) == 1:
         parts = [f"crop of anything, even 0: {_outcome(value['zero'], 'leaves')}"]
     return Found("; ".join(parts), None, value=value)
 
