@@ -94,7 +94,7 @@ class Code:
     # -- how to name a thing here
 
     def name_of_target(self, cache: set[Obj], place: ast.AST) -> str | None:
-        """Source for the target that is called with this cache, as it may be written at `place`; None: none is in reach."""
+        """Source for the target called with this cache, as it may be written at `place`; None: none is in reach."""
         scope = self.scope(place)
         targets: set[Obj] = set()
         for node, site in self.roles.target_calls.items():
@@ -123,10 +123,13 @@ class Code:
                             if known & wanted and not known & self.roles.drafts:
                                 return f"{parameter.arg}.{attribute}"
             here = here.parent
-        return None
+        # A name that nothing in the file binds is somebody else's global, in reach everywhere.
+        own = self.module.scope
+        strangers = {v.name for v in wanted if v.kind == "opaque" and v.scope is own and v.name not in own.bound}
+        return min(strangers, default=None)
 
     def callee(self, node: ast.Call) -> ast.expr:
-        """What a call runs: the receiver of `.forward`, the first argument of the runtime's `verify`, or the function."""
+        """What a call runs: the receiver of `.forward`, the first argument of `verify`, or the function."""
         if f"{RUNTIME}.verify" in self.qualified(node.func) and node.args:
             return node.args[0]
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("forward", "__call__"):

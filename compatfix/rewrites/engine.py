@@ -1,4 +1,4 @@
-"""Finds and makes the edits of a tree: a byte prefilter, detection on `ast`, and libcst only for files that get a fix."""
+"""Makes the edits of a tree: a byte prefilter, detection on `ast`, and libcst only for files that get a fix."""
 
 from __future__ import annotations
 
@@ -42,14 +42,13 @@ def rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected:
     result = Result()
     now = dict(sources)
     fixes: dict[str, list[Fix]] = {}
-    unfixed: list[Finding] = []
     stuck: set[str] = set()
     for number in range(_PASSES):
         files = _Files(now)
         found, unfixed, ignored = _detect(files, rules, selected, package)
-        if number == 0:
+        if number == 0:  # places are those of the files as they are on disk
             result.ignored = ignored
-            result.unfixed.extend(files.broken)
+            result.unfixed = [*files.broken, *unfixed]
         changed = False
         for path, items in found.items():
             if path in stuck:
@@ -65,7 +64,6 @@ def rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected:
             fixes.setdefault(path, []).extend(made)
         if not changed:
             break
-    result.unfixed.extend(unfixed)
     result.changes = [
         FileChange(path, sources[path], data, tuple(fixes.get(path, ())))
         for path, data in now.items()

@@ -21,7 +21,7 @@ def is_for_cuda(node: ast.AST, code: Code) -> bool:
         if isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef)) and inner in outer.body:
             if any(asks_for_cuda(decorator) for decorator in outer.decorator_list):
                 return True
-            before = outer.body[: outer.body.index(inner)]  # type: ignore[arg-type]
+            before = outer.body[: outer.body.index(inner)]
             return any(_leaves_without_cuda(statement) for statement in before)
         if isinstance(outer, SCOPED):
             return False

@@ -10,6 +10,7 @@ import libcst as cst
 from compatfix.rewrites.flow.evaluate import RUNTIME
 
 PREFIX = "compatfix_"
+_LINE = 88  # the narrowest limit in common use
 
 
 def local_names(tree: ast.Module, wanted: Iterable[str]) -> tuple[dict[str, str], list[str]]:
@@ -49,7 +50,8 @@ def with_import(
             body[place] = statement.with_changes(body=small)
             return module.with_changes(body=body)
     place, after_import = _place(body, first_use)
-    parsed = cst.parse_statement(f"from {source} import {_written(aliases)}", config=module.config_for_parsing)
+    written = _statement(source, aliases).replace("\n", module.default_newline)
+    parsed = cst.parse_statement(written, config=module.config_for_parsing)
     assert isinstance(parsed, cst.SimpleStatementLine)
     lines: list[cst.EmptyLine] = []
     if not after_import and place > 0:
@@ -63,8 +65,7 @@ def with_import(
 
 def without_unused(module: cst.Module, before: ast.Module, after: ast.Module) -> cst.Module:
     """Drops the imported names that were used before the edits and are not used after."""
-    gone = {name for name in _import_bound(before) if name in _used(before) and name not in _used(after)}
-    gone -= set(_imported(after).values())
+    gone = (_import_bound(before) & _used(before)) - _used(after) - set(_imported(after).values())
     if not gone:
         return module
     result = module.visit(_Dropper(gone))
@@ -146,6 +147,13 @@ def _aliases(aliases: Mapping[str, str], line: cst.ImportFrom) -> list[cst.Impor
 
 def _written(aliases: Mapping[str, str]) -> str:
     return ", ".join(f if f == name else f"{f} as {name}" for f, name in sorted(aliases.items()))
+
+
+def _statement(source: str, aliases: Mapping[str, str]) -> str:
+    line = f"from {source} import {_written(aliases)}"
+    if len(line) <= _LINE:
+        return line
+    return f"from {source} import (\n    {_written(aliases).replace(', ', f',{chr(10)}    ')},\n)"
 
 
 def _alias_name(alias: cst.ImportAlias) -> str:

@@ -15,7 +15,9 @@ from compatfix.rewrites.flow.objects import CallSite, Obj
 
 CACHE_ARGUMENTS = ("past_key_values", "cache", "past_key_value")
 _DRAFT_ARGUMENTS = {"target_hidden", "noise_embedding", "target_hidden_states"}
-_CACHE_PLACE = 3  # forward(input_ids, attention_mask, position_ids, past_key_values, …) in every causal LM of the library
+_CACHE_PLACE = (
+    3  # forward(input_ids, attention_mask, position_ids, past_key_values, …) in every causal LM of the library
+)
 _NOT_A_FORWARD = {"generate", "update", "append", "from_pretrained", "from_config"}
 _ROLLBACKS = {f"{RUNTIME}.{name}" for name in ("crop_to", "roll_back", "commit")}
 _OF_A_TARGET = {"lm_head", "embed_tokens", "get_input_embeddings", "get_output_embeddings"}

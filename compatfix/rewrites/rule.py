@@ -30,10 +30,10 @@ class Case:
 class Edit:
     """One replacement of an expression.
 
-    With `template`, the expression becomes that source: `{name}` stands for an expression of the file (`holes`), `$name`
-    for a function of the runtime under the name that this file gives it. Without, the expression is a call that becomes
-    a call of `function` (None: the same) with the arguments in `leading` put first and those in `drop` left out;
-    with `positional`, keyword names go.
+    With `template`, the expression becomes that source: `{name}` stands for an expression of the file (`holes`), and
+    `$name` for a function of the runtime under the name that this file gives it. Without, the expression is a call that
+    becomes a call of `function` (None: the same) with the arguments in `leading` put first and those in `drop` left
+    out; with `positional`, keyword names go.
     """
 
     node: ast.expr

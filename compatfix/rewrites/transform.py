@@ -94,7 +94,11 @@ class _Editor(cst.CSTTransformer):
             return self._call(edit, node)
         source = _RUNTIME.sub(lambda match: self._names[match[1]], edit.template)
         made = cst.parse_expression(_HOLE.sub(lambda match: f"_hole_{match[1]}_", source))
-        filled = made.visit(_Fill({f"_hole_{name}_": self._updated[part] for name, part in edit.holes.items()}))
+        parts = {f"_hole_{name}_": self._updated[part] for name, part in edit.holes.items()}
+        for name in edit.holes:
+            if re.search(rf"[(,] ?\{{{name}\}}[,)]", edit.template):
+                parts[f"_hole_{name}_"] = _bare(parts[f"_hole_{name}_"])
+        filled = made.visit(_Fill(parts))
         assert isinstance(filled, cst.BaseExpression)
         return filled.with_changes(lpar=node.lpar, rpar=node.rpar) if node.lpar else filled
 
@@ -129,6 +133,13 @@ class _Editor(cst.CSTTransformer):
 
     def _function(self, template: str) -> cst.BaseExpression:
         return cst.Name(self._names[template.removeprefix("$")])
+
+
+def _bare(node: cst.BaseExpression) -> cst.BaseExpression:
+    """The expression without parentheses of its own: the commas around an argument do their work."""
+    if isinstance(node, (cst.BinaryOperation, cst.Name, cst.Attribute, cst.Call, cst.Subscript)):
+        return node.with_changes(lpar=(), rpar=())
+    return node
 
 
 class _Fill(cst.CSTTransformer):

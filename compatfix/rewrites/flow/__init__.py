@@ -1,1 +1,1 @@
-"""What may reach what: a small points-to analysis over the files of a tree, so that rules ask about values, not names."""
+"""What may reach what: a small points-to analysis over the files of a tree, for rules that ask about values."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from compatfix.rewrites.flow.binding import bind, items_of
-from compatfix.rewrites.flow.objects import CallSite, Fields, Module, Obj, Scope
+from compatfix.rewrites.flow.objects import CallSite, Fields, Obj, Scope
 from compatfix.rewrites.flow.project import Project
 from compatfix.rewrites.flow.scopes import SCOPED, nodes_of, owner_of
 
@@ -22,6 +22,7 @@ _FIRST_ARGUMENT = {
     "torch.inference_mode",
     "torch.no_grad",
 }
+_PASSIVE = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.arguments, ast.keyword, ast.alias)
 _PROXIES = {"compatfix_runtime.verify"}
 
 
@@ -35,9 +36,12 @@ class Flow:
         self._values: dict[ast.AST, set[Obj]] = {}
         self._singletons: dict[tuple[object, ...], Obj] = {}
         self._grown = False
+        self._round = 0
+        self._evaluated: dict[ast.AST, int] = {}
+        self._nodes: dict[Scope, list[ast.AST]] = {}
 
     def run(self) -> None:
-        for _ in range(_ROUNDS):
+        for self._round in range(1, _ROUNDS):
             self._grown = False
             for module in self.project.modules():
                 for scope in self.project.scopes(module).values():
@@ -67,7 +71,9 @@ class Flow:
             self._parameters(scope)
         if isinstance(scope.node, ast.Lambda):
             self.add(scope.returns, self._eval(scope.node.body, scope))
-        for node in nodes_of(scope.node):
+        if scope not in self._nodes:
+            self._nodes[scope] = [node for node in nodes_of(scope.node) if not isinstance(node, _PASSIVE)]
+        for node in self._nodes[scope]:
             self._statement(node, scope)
 
     def _parameters(self, scope: Scope) -> None:
@@ -201,8 +207,11 @@ class Flow:
     # -- expressions
 
     def _eval(self, node: ast.expr, scope: Scope) -> set[Obj]:
-        values = self._fresh(node, scope)
         known = self._values.setdefault(node, set())
+        if self._evaluated.get(node) == self._round:
+            return known
+        self._evaluated[node] = self._round
+        values = self._fresh(node, scope)
         self.add(known, values)
         return known
 

@@ -64,8 +64,8 @@ class AbsoluteCrop(Rule):
             given="from transformers import DynamicCache\n",
         ),
         Case(
-            "def back(c, n):\n    extra = c.get_seq_length() - n\n    if extra > 0:\n        c.crop(-extra)\nback(kv, 3)",
-            "def back(c, n):\n    extra = c.get_seq_length() - n\n    if extra > 0:\n        roll_back(c, extra)\nback(kv, 3)",
+            "def back(c, n):\n    more = c.get_seq_length() - n\n    if more:\n        c.crop(-more)\nback(kv, 3)",
+            "def back(c, n):\n    more = c.get_seq_length() - n\n    if more:\n        roll_back(c, more)\nback(kv, 3)",
             given=cache("kv"),
         ),
     )
@@ -91,7 +91,8 @@ class AbsoluteCrop(Rule):
         if found == {"length"}:
             return self.call(node, "$crop_to", receiver, positional=True)
         if found == {"count"}:
-            return self.replace(node, "$roll_back({cache}, -{amount})", cache=receiver, amount=amount)
+            negated = "-{amount}" if isinstance(amount, ast.Name) else "-({amount})"
+            return self.replace(node, f"$roll_back({{cache}}, {negated})", cache=receiver, amount=amount)
         if "unclear" in found:
             return Unfixed(
                 node,

@@ -79,7 +79,9 @@ class AttentionOnlyCompaction(Rule):
             shape = compaction_of(callee, code)
             if shape is None:
                 continue
-            arguments = {name: _argument(node, callee.kind == "method", place, name) for name, place in shape.places.items()}
+            arguments = {
+                name: _argument(node, callee.kind == "method", place, name) for name, place in shape.places.items()
+            }
             cache = arguments.get(shape.cache)
             if cache is None or not code.is_target_cache(cache):
                 continue

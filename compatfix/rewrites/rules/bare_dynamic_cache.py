@@ -46,8 +46,14 @@ class BareDynamicCache(Rule):
         Case("cache = DynamicCache()", "cache = new_cache(target)", given=_IMPORT + target()),
         Case("cache = DynamicCache(config=target.config)", "cache = new_cache(target)", given=_IMPORT + target()),
         Case("cache = DynamicCache()", "cache = new_cache(target)", given=_IMPORT + verified()),
-        Case("kv = hf.DynamicCache()", "kv = new_cache(big)", given="import transformers as hf\n" + target("big", "kv")),
-        Case("kv = DC()", "kv = new_cache(big)", given="from transformers import DynamicCache as DC\n" + target("big", "kv")),
+        Case(
+            "kv = hf.DynamicCache()", "kv = new_cache(big)", given="import transformers as hf\n" + target("big", "kv")
+        ),
+        Case(
+            "kv = DC()",
+            "kv = new_cache(big)",
+            given="from transformers import DynamicCache as DC\n" + target("big", "kv"),
+        ),
         Case(
             "def make(config):\n    return DynamicCache(config=config)\ncache = make(target.config)",
             "def make(config):\n    return new_cache(config)\ncache = make(target.config)",
@@ -55,9 +61,10 @@ class BareDynamicCache(Rule):
         ),
         Case(
             "class Loop:\n    def __init__(self, target):\n        self.big = target\n    def run(self, ids):\n"
-            "        kv = DynamicCache()\n        return self.big(ids, past_key_values=kv, output_hidden_states=True).logits",
+            "        kv = DynamicCache()\n        return self.big(ids, past_key_values=kv, output_hidden_states=True)",
             "class Loop:\n    def __init__(self, target):\n        self.big = target\n    def run(self, ids):\n"
-            "        kv = new_cache(self.big)\n        return self.big(ids, past_key_values=kv, output_hidden_states=True).logits",
+            "        kv = new_cache(self.big)\n"
+            "        return self.big(ids, past_key_values=kv, output_hidden_states=True)",
             given=_IMPORT,
         ),
     )
@@ -78,6 +85,8 @@ class BareDynamicCache(Rule):
         config = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "config"), None)
         if isinstance(config, ast.Attribute) and code.is_target(config.value):
             return self.replace(node, "$new_cache({target})", target=config.value)
+        if isinstance(config, ast.Name) and config.id in {p.arg for p in code.scope(node).parameters}:
+            return self.replace(node, "$new_cache({config})", config=config)
         name = code.name_of_target({site.result}, node)
         if name is not None:
             return self.replace(node, f"$new_cache({name})")

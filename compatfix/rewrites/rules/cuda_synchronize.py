@@ -35,7 +35,10 @@ class CudaSynchronize(Rule):
         Case("if torch.cuda.is_available():\n    torch.cuda.synchronize()", given="import torch\n"),
         Case("if x.device.type == 'cuda':\n    torch.cuda.synchronize(x.device)", given="import torch\n"),
         Case("torch.cuda.is_available() and torch.cuda.synchronize()", given="import torch\n"),
-        Case("def wait():\n    if not torch.cuda.is_available():\n        return\n    torch.cuda.synchronize()", given="import torch\n"),
+        Case(
+            "def wait():\n    if not torch.cuda.is_available():\n        return\n    torch.cuda.synchronize()",
+            given="import torch\n",
+        ),
         Case("torch.cuda.manual_seed_all(0)\ntorch.cuda.empty_cache()", given="import torch\n"),
         Case("from compatfix_runtime import synchronize\nsynchronize()"),
         Case("cuda.synchronize()"),

@@ -43,7 +43,11 @@ class EmbeddingPath(Rule):
         Case("noise = target.model.embed_tokens(ids)", "noise = input_embeddings(target)(ids)", given=target()),
         Case("e = t.model.language_model.embed_tokens", "e = input_embeddings(t)", given=target("t")),
         Case("e = t.language_model.model.embed_tokens.weight", "e = input_embeddings(t).weight", given=target("t")),
-        Case("inner = t.model\ne = inner.embed_tokens(ids)", "inner = t.model\ne = input_embeddings(t)(ids)", given=target("t")),
+        Case(
+            "inner = t.model\ne = inner.embed_tokens(ids)",
+            "inner = t.model\ne = input_embeddings(t)(ids)",
+            given=target("t"),
+        ),
         Case(
             "draft(noise_embedding=big.model.embed_tokens(ids), target_hidden=h)",
             "draft(noise_embedding=input_embeddings(big)(ids), target_hidden=h)",

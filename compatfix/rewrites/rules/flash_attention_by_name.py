@@ -56,7 +56,10 @@ class FlashAttentionByName(Rule):
             "options = {'attn_implementation': 'flash_attention_3'}\nm = load(p, **options)",
             "options = {'attn_implementation': attention('flash_attention_3')}\nm = load(p, **options)",
         ),
-        Case("m.set_attn_implementation('flash_attention_2')", "m.set_attn_implementation(attention('flash_attention_2'))"),
+        Case(
+            "m.set_attn_implementation('flash_attention_2')",
+            "m.set_attn_implementation(attention('flash_attention_2'))",
+        ),
     )
 
     def visit_constant(self, node: ast.Constant, code: Code) -> Outcome:

@@ -17,9 +17,9 @@ class HiddenStateIndex(Rule):
     through the runtime.
 
     ## Why it breaks
-    Some classes return fewer entries than layers + 1, some versions leave holes (None), and a sharded target returns its
-    entries on different devices, which then meet in one `torch.cat`. A wrong layer is never an exception: the draft is
-    fed something else and acceptance falls.
+    Some classes return fewer entries than layers + 1, some versions leave holes (None), and a sharded target returns
+    its entries on different devices, which then meet in one `torch.cat`. A wrong layer is never an exception: the draft
+    is fed something else and acceptance falls.
 
     ## Example
         selected = [hidden_states[i + 1] for i in layer_ids]
@@ -32,7 +32,7 @@ class HiddenStateIndex(Rule):
 
     code = "CF103"
     name = "hidden-state-index"
-    trigger = (b"hidden",)
+    trigger = (b"hidden", b"layer", b"cat(", b"stack(")
     VALID = (
         Case("last = output.hidden_states[-1]", given=target()),
         Case("few = output.hidden_states[1:]", given=target()),
@@ -48,7 +48,8 @@ class HiddenStateIndex(Rule):
         ),
         Case(
             "def join(layers, ids):\n    return [layers[i] for i in ids]\nx = join(output.hidden_states, ids)",
-            "def join(layers, ids):\n    return [hidden_state(layers, i) for i in ids]\nx = join(output.hidden_states, ids)",
+            "def join(layers, ids):\n    return [hidden_state(layers, i) for i in ids]\n"
+            "x = join(output.hidden_states, ids)",
             given=target(),
         ),
         Case(

@@ -44,7 +44,11 @@ class MaskTokenFilter(Rule):
     )
     INVALID = (
         Case("out = out[:, out[0] != mask_id]", "out = out[:, : start + 1]", given=_LOOP),
-        Case("out = out[:, :size]\nout = out[:, out[0] != mask_id]", "out = out[:, :size]\nout = out[:, : start + 1]", given=_LOOP),
+        Case(
+            "out = out[:, :size]\nout = out[:, out[0] != mask_id]",
+            "out = out[:, :size]\nout = out[:, : start + 1]",
+            given=_LOOP,
+        ),
         Case("ids = out[:, mask_id != out[0]]", "ids = out[:, : start + 1]", given=_LOOP),
         Case("ids = out[:, out[0].ne(mask_id)]", "ids = out[:, : start + 1]", given=_LOOP),
         Case(
@@ -84,7 +88,9 @@ class MaskTokenFilter(Rule):
                 if moved is None:
                     continue
                 if _may_leave_between(loop, write, moved):
-                    return Unfixed(node, f"the loop may leave before {counter} moves, so the filled length is not {counter} + 1")
+                    return Unfixed(
+                        node, f"the loop may leave before {counter} moves, so the filled length is not {counter} + 1"
+                    )
                 return self.replace(node, "{buffer}[:, : " + counter + " + 1]", buffer=node.value)
         return Unfixed(
             node,
@@ -116,7 +122,9 @@ def _is_filled(made: Obj, token: ast.expr, code: Code) -> bool:
     if made.kind != "call" or not isinstance(made.node, ast.Call):
         return False
     site: CallSite | None = code.site(made.node)
-    if site is None or not any(c.kind == "import" and c.name in ("torch.full", "torch.full_like") for c in site.callees):
+    if site is None or not any(
+        c.kind == "import" and c.name in ("torch.full", "torch.full_like") for c in site.callees
+    ):
         return False
     fill = next((k.value for k in made.node.keywords if k.arg == "fill_value"), None)
     if fill is None and len(made.node.args) > 1:

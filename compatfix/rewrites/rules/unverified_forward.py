@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from compatfix.rewrites.cases import draft, target, verified
+from compatfix.rewrites.cases import draft, verified
 from compatfix.rewrites.code import Code
 from compatfix.rewrites.rule import Case, Outcome, Rule
 
@@ -15,7 +15,7 @@ class UnverifiedForward(Rule):
     keeps what is needed to take tokens back, and that makes a tree mask reach every layer.
 
     ## Why it breaks
-    A recurrent layer overwrites its state: after a rejected block nothing can restore it, and no version of `crop` does.
+    A recurrent layer overwrites its state: after a rejected block nothing can restore it, no version of `crop` does.
     A tree mask never reaches such layers, so siblings contaminate one another. Neither raises; the text is wrong and
     accepted length falls to about 1.
 
@@ -46,7 +46,8 @@ class UnverifiedForward(Rule):
         ),
         Case(
             "out = target(\n    ids,\n    past_key_values=kv,\n    output_hidden_states=True,\n)\nlogits = out.logits",
-            "out = verify(\n    target,\n    ids,\n    past_key_values=kv,\n    output_hidden_states=True,\n)\nlogits = out.logits",
+            "out = verify(\n    target,\n    ids,\n    past_key_values=kv,\n    output_hidden_states=True,\n)\n"
+            "logits = out.logits",
         ),
         Case(
             "out = m.forward(input_ids=ids, cache=kv)\nkv.crop(n)\nnext_token = out.logits.argmax(-1)",
