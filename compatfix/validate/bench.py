@@ -1,0 +1,246 @@
+"""The test bench: one tree, one target, one draft, and runs of the tree's own generation functions under watch."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compatfix.introspect.tiny import TinyTarget, build_tiny_draft_config, build_tiny_target
+from compatfix.validate.load_tree import (
+    BUDGET_NAMES,
+    DRAFT_NAMES,
+    TARGET_NAMES,
+    Entry,
+    LoadedTree,
+    TreeError,
+    load_tree,
+    place_in,
+)
+from compatfix.validate.oracle import ORACLE, Head, Oracle, Profile, Truth
+from compatfix.validate.watch import RUNTIME, Tamper, Watch
+
+# Lengths below a convolution kernel first, then short ones, then ones that fill a tiny window before they start.
+PROMPT_LENGTHS = (2, 3, 1, 5, 21, 9, 14, 7, 30, 4, 12, 17)
+DEFAULT_LOADER = "AutoModelForCausalLM"
+# What a DFlash draft usually looks like, for a target that comes without one.
+PLAIN_DRAFT = {
+    "model_type": "qwen3",
+    "block_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "dflash_config": {"mask_token_id": 0},
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to generate: "plain" (block size 1), "chain", "tree" with a budget, or the draft's own "loop"."""
+
+    kind: str
+    budget: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"tree-{self.budget}" if self.kind == "tree" else self.kind
+
+
+PLAIN = Mode("plain")
+CHAIN = Mode("chain")
+LOOP = Mode("loop")
+
+
+@dataclass
+class Run:
+    """One generation. `error` is {"type", "message", "place", "refused"} where it raised."""
+
+    tokens: list[int]
+    watch: Watch
+    lengths: list[int] = field(default_factory=list)
+    stage_times: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: dict[str, Any] | None = None
+    recomputed: int = 0
+
+
+@dataclass
+class Bench:
+    """`mask` is a token that the target cannot emit; `plain_tokens` may stand in prompts."""
+
+    tree: LoadedTree
+    target: nn.Module
+    draft: nn.Module
+    block: int
+    mask: int
+    plain_tokens: range
+    seed: int
+    tiny: TinyTarget | None = None
+
+    def __post_init__(self) -> None:
+        self.head = Head(self.target)
+        self.head.vocab = min(self.head.vocab, len(self.plain_tokens))
+        self.truth = Truth(self.target, lambda: self.watch.quiet())
+        self.oracle = Oracle(self.head, self.truth, self.seed)
+        self.watch = Watch(self.target, self.draft, self.head, self.oracle, self.tree.modules)
+
+    @property
+    def layer_ids(self) -> list[int]:
+        return [int(i) for i in getattr(self.draft, "target_layer_ids", None) or ()]
+
+    def modes(self, budgets: Sequence[int]) -> list[Mode]:
+        """The modes that this tree has, plain decoding left out."""
+        found = [CHAIN] if self.tree.chain else []
+        return found + ([Mode("tree", budget) for budget in budgets] if self.tree.tree else [])
+
+    def prompt(self, index: int) -> list[int]:
+        draw = random.Random(self.seed * 10_007 + index)
+        length = PROMPT_LENGTHS[index % len(PROMPT_LENGTHS)]
+        return [draw.choice(self.plain_tokens) for _ in range(length)]
+
+    def run(
+        self,
+        mode: Mode,
+        prompt: Sequence[int],
+        tokens: int,
+        *,
+        reference: Sequence[int] = (),
+        profile: Profile | None = ORACLE,
+        stops: Sequence[int] = (),
+        mask: int | None = None,
+        salt: int = 0,
+        keep_logits: bool = False,
+        tamper: Tamper | None = None,
+    ) -> Run:
+        """Generates once. `profile` None leaves the draft as it is: the random draft."""
+        mask = self.mask if mask is None else mask
+        if profile is not None:
+            self.oracle.start(profile, prompt, reference, frozenset({mask}), salt)
+        self.watch.keep_logits, self.watch.tamper = keep_logits, tamper
+        self.watch.begin(prompt, replace_draft=profile is not None)
+        run = Run([], self.watch)
+        input_ids = torch.tensor([list(prompt)], device=next(self.target.parameters()).device)
+        try:
+            with self.watch.installed():
+                result = self._call(mode, input_ids, tokens, list(stops), mask)
+        except Exception as error:
+            run.error = describe(self.tree.root, error)
+            return run
+        finally:
+            self.watch.tamper = None
+        output = result if isinstance(result, Tensor) else result.output_ids
+        run.tokens = output[0, len(prompt) :].tolist()
+        run.lengths = [int(n) for n in getattr(result, "acceptance_lengths", None) or accepted_lengths(self.watch)]
+        run.stage_times = {k: float(v) for k, v in (getattr(result, "stage_times", None) or {}).items()}
+        run.recomputed = self.oracle.recomputed if profile is not None else 0
+        return run
+
+    def _call(self, mode: Mode, input_ids: Tensor, tokens: int, stops: list[int], mask: int) -> Any:
+        if mode.kind == "loop":
+            assert self.tree.loop is not None
+            function = getattr(self.draft, self.tree.loop)
+            names = frozenset(inspect.signature(function).parameters)
+        else:
+            entry = self._entry(mode)
+            function, names = entry.function, entry.parameters
+        given: dict[str, Any] = {
+            "input_ids": input_ids,
+            "mask_token_id": mask,
+            "max_new_tokens": tokens,
+            "block_size": 1 if mode.kind == "plain" else self.block,
+            "stop_token_ids": stops,
+            "temperature": 0.0,
+            "return_stats": True,
+            **dict.fromkeys(TARGET_NAMES, self.target),
+            **dict.fromkeys(DRAFT_NAMES, self.draft),
+            **dict.fromkeys(BUDGET_NAMES, mode.budget),
+        }
+        previous = getattr(self.draft, "mask_token_id", None)
+        if previous is not None:
+            self.draft.mask_token_id = mask
+        try:
+            return function(**{name: value for name, value in given.items() if name in names})
+        finally:
+            if previous is not None:
+                self.draft.mask_token_id = previous
+
+    def _entry(self, mode: Mode) -> Entry:
+        entry = self.tree.tree if mode.kind == "tree" else self.tree.chain or self.tree.tree
+        if entry is None:
+            raise TreeError("CF907", f"the tree has no function for {mode.name}")
+        return entry
+
+
+def build_bench(args: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> Bench:
+    """The tree on a tiny target of the class that the tree itself loads, with its own draft class.
+
+    Raises TreeError, or what building the tiny models raises.
+    """
+    tree = load_tree(Path(args["tree"]))
+    config = read_config(Path(args["target"]))
+    loader = args.get("loader") or tree.loader or DEFAULT_LOADER
+    tiny = build_tiny_target(config, loader, seed=args["seed"], dtype=dtype)
+    if dtype is torch.float32:
+        tiny.model.float()
+    draft_dir = args.get("draft")
+    draft_config = read_config(Path(draft_dir)) if draft_dir else _plain_draft(config)
+    small = build_tiny_draft_config(draft_config, tiny.tiny)
+    draft = _build_draft(tree, small.config, args["seed"], dtype)
+    return Bench(
+        tree=tree,
+        target=tiny.model,
+        draft=draft,
+        block=small.block_size,
+        mask=small.mask_token_id,
+        plain_tokens=tiny.plain_tokens,
+        seed=args["seed"],
+        tiny=tiny,
+    )
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    content = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+def describe(root: Path, error: BaseException) -> dict[str, Any]:
+    """An exception as plain data, with the line of the tree that it went through."""
+    lines = str(error).strip().splitlines()
+    return {
+        "type": type(error).__name__,
+        "message": lines[0] if lines else "",
+        "place": place_in(root, error),
+        "refused": type(error).__module__.split(".")[0] == RUNTIME,
+    }
+
+
+def accepted_lengths(watch: Watch) -> list[int]:
+    """Tokens committed per round, where the tree does not say; the last round is the greedy walk."""
+    lengths = watch.counts[1:]
+    return [*lengths, len(watch.rounds[-1].walk())] if watch.rounds and watch.counts else lengths
+
+
+def _build_draft(tree: LoadedTree, config: dict[str, Any], seed: int, dtype: torch.dtype) -> nn.Module:
+    draft_class: Any = tree.draft_class
+    small = draft_class.config_class.from_dict(config)
+    torch.manual_seed(seed)
+    draft = draft_class._from_config(small, attn_implementation="sdpa").to(dtype).eval()
+    assert isinstance(draft, nn.Module)
+    return draft
+
+
+def _plain_draft(target: dict[str, Any]) -> dict[str, Any]:
+    text = next((target[k] for k in ("text_config", "llm_config") if isinstance(target.get(k), dict)), target)
+    known = {name: text[name] for name in ("hidden_size", "vocab_size") if name in text}
+    return {**PLAIN_DRAFT, **known, "num_target_layers": text.get("num_hidden_layers", 1)}

@@ -1,0 +1,157 @@
+"""Compares one generation with plain decoding: its tokens, the logits of its nodes, what its draft was given.
+
+Each comparison gives None where everything agrees, else plain data that says where and by how much.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from compatfix.validate.bench import Bench, Run
+from compatfix.validate.plain import margins, uncached, uncached_rows
+from compatfix.validate.watch import Forward
+
+# Of the largest logit; plain decoding against itself is three orders below, planted faults two above.
+TOLERANCE = 2e-4
+FEATURE_TOLERANCE = 1e-3
+
+
+def expected_tokens(reference: Sequence[int], limit: int, stops: Sequence[int] = ()) -> list[int]:
+    """The reference cut at the limit and behind the first stop token."""
+    tokens = list(reference[:limit])
+    for index, token in enumerate(tokens):
+        if token in stops:
+            return tokens[: index + 1]
+    return tokens
+
+
+def token_difference(bench: Bench, run: Run, prompt: Sequence[int], expected: Sequence[int]) -> dict[str, Any] | None:
+    """The first token that differs, both candidates, and the margin that plain decoding has there."""
+    if run.tokens == list(expected):
+        return None
+    pairs = zip(run.tokens, expected, strict=False)
+    index = next((i for i, (got, want) in enumerate(pairs) if got != want), min(len(run.tokens), len(expected)))
+    got = run.tokens[index] if index < len(run.tokens) else None
+    want = expected[index] if index < len(expected) else None
+    with run.watch.quiet():
+        logits = uncached(bench.target, [*prompt, *expected[:index]]).logits[-1]
+    margin = float(margins(logits))
+    behind = None if got is None else float(logits.max() - logits[got])
+    return {
+        "index": index,
+        "got": got,
+        "expected": want,
+        "margin": margin,
+        "got_behind_by": behind,
+        "round": round_of(run, index),
+        "got_length": len(run.tokens),
+        "expected_length": len(expected),
+    }
+
+
+def round_of(run: Run, index: int) -> int | None:
+    """The round that produced the token `index` behind the prompt; round 0 is the prefill."""
+    if index == 0:
+        return 0
+    total = 1
+    for number, length in enumerate(run.lengths, start=1):
+        total += length
+        if index < total:
+            return number
+    return None
+
+
+def node_difference(bench: Bench, run: Run, rounds: Sequence[int]) -> dict[str, Any]:
+    """Logits of every node of some rounds against an uncached forward over the committed tokens and the root path."""
+    worst: dict[str, Any] = {"largest": 0.0, "nodes": 0, "wrong_argmax": 0, "bad": None}
+    for number in rounds:
+        forward = run.watch.rounds[number] if number < len(run.watch.rounds) else None
+        if forward is None or forward.logits is None:
+            continue
+        for node, plain in _plain_nodes(bench, run, forward):
+            seen = forward.logits[node]
+            difference = float((seen - plain).abs().max())
+            allowed = TOLERANCE * max(1.0, float(plain.abs().max()))
+            worst["nodes"] += 1
+            worst["wrong_argmax"] += int(seen.argmax() != plain.argmax())
+            worst["largest"] = max(worst["largest"], difference)
+            if difference > allowed and worst["bad"] is None:
+                worst["bad"] = {"round": number + 1, "node": node, "difference": difference, "allowed": allowed}
+    return worst
+
+
+def _plain_nodes(bench: Bench, run: Run, forward: Forward) -> list[tuple[int, torch.Tensor]]:
+    parents = set(forward.parents)
+    leaves = [node for node in range(len(forward.tokens)) if node not in parents]
+    paths = [forward.path_to(leaf) for leaf in leaves]
+    texts = [[*forward.committed, *(forward.tokens[node] for node in path)] for path in paths]
+    found: dict[int, torch.Tensor] = {}
+    with run.watch.quiet():
+        for path, plain in zip(paths, uncached_rows(bench.target, texts), strict=True):
+            for offset, node in enumerate(path):
+                found.setdefault(node, plain.logits[len(forward.committed) + offset])
+    return sorted(found.items())
+
+
+def feature_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
+    """The context handed to the draft against plain hidden states of the committed tokens at the draft's layers."""
+    watch = run.watch
+    if not watch.features or not bench.layer_ids or watch.lost:
+        return None
+    rows = torch.cat(watch.features).float()
+    text = watch.committed
+    if len(rows) != len(text):
+        return {"reason": "count", "rows": len(rows), "committed": len(text)}
+    with watch.quiet():
+        hidden = uncached(bench.target, text, hidden=True).hidden
+    plain = torch.cat([hidden[layer + 1] for layer in bench.layer_ids], dim=-1)
+    if plain.shape != rows.shape:
+        return {"reason": "shape", "given": list(rows.shape), "expected": list(plain.shape)}
+    by_row = (rows - plain).abs().amax(-1)
+    allowed = FEATURE_TOLERANCE * max(1.0, float(plain.abs().max()))
+    if float(by_row.max()) <= allowed:
+        return None
+    row = int((by_row > allowed).nonzero()[0])
+    return {"reason": "values", "token": row, "difference": float(by_row.max()), "allowed": allowed}
+
+
+def draft_cache_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
+    """The last draft again with a fresh cache and all of the context: its output must be the same."""
+    watch = run.watch
+    before = sum(watch.counts[:-1])
+    if watch.lost or not watch.last_draft:
+        return None
+    if watch.draft_lengths and watch.draft_lengths[-1] != before:
+        return {"reason": "length", "stored": watch.draft_lengths[-1], "committed": before}
+    arguments = dict(watch.last_draft["arguments"])
+    extra = arguments.pop("kwargs", {})
+    real, seen = watch.last_draft["real"], watch.last_draft["output"]
+    names = inspect.signature(real).parameters
+    context = torch.cat(watch.features)[None]
+    arguments["target_hidden"] = context
+    if "position_ids" in names:
+        length = context.shape[1] + arguments["noise_embedding"].shape[1]
+        arguments["position_ids"] = torch.arange(length, device=context.device)[None]
+    for name in ("past_key_values", "cache"):
+        if name in arguments:
+            arguments[name] = _fresh_cache()
+    try:
+        with watch.quiet(), torch.inference_mode():
+            output = real(**arguments, **extra)
+    except Exception:
+        # The draft cannot be called in this other way; nothing is claimed about it.
+        return None
+    fresh = output if isinstance(output, torch.Tensor) else output[0]
+    difference = float((fresh.float() - seen.float()).abs().max())
+    allowed = FEATURE_TOLERANCE * max(1.0, float(seen.float().abs().max()))
+    return None if difference <= allowed else {"reason": "values", "difference": difference, "allowed": allowed}
+
+
+def _fresh_cache() -> Any:
+    from transformers import DynamicCache
+
+    return DynamicCache()

@@ -1,0 +1,196 @@
+"""Imports a tree as its own scripts would, and finds what can be run in it by signature.
+
+The tree's root comes first on the path. Nothing of the tree or the library is neutralised; only modules that are not
+installed and that stop the import get a stub, and every stub is reported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from compatfix.validate import stubs
+from compatfix.validate.tree_source import DRAFTS, loader_class, modules_to_import, parse_tree, scripts
+
+MAX_STUBS = 40
+TARGET_NAMES = ("target", "target_model")
+DRAFT_NAMES = ("model", "draft", "draft_model")
+BUDGET_NAMES = ("tree_budget", "budget")
+
+
+class TreeError(Exception):
+    """The tree cannot be used. `code` is a code of the registry, `detail` JSON about where."""
+
+    def __init__(self, code: str, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.code = code
+        self.detail = detail
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A generation function: what its parameters are called."""
+
+    name: str
+    module: str
+    function: Callable[..., Any]
+    parameters: frozenset[str]
+
+    @property
+    def budget(self) -> str | None:
+        return next((name for name in BUDGET_NAMES if name in self.parameters), None)
+
+
+@dataclass(frozen=True)
+class LoadedTree:
+    """`loop` is the name of the draft's own generation method; `loader` the class that loads the target."""
+
+    root: Path
+    modules: tuple[ModuleType, ...]
+    chain: Entry | None
+    tree: Entry | None
+    draft_class: type | None
+    loop: str | None
+    loader: str | None
+    loader_place: str | None
+    stubbed: tuple[str, ...]
+    broken: dict[str, str]
+
+    @property
+    def has_runtime(self) -> bool:
+        return (self.root / "compatfix_runtime").is_dir()
+
+
+def load_tree(root: Path) -> LoadedTree:
+    """Raises TreeError: CF906 not importable, CF907 nothing to run, CF914 a module came from elsewhere."""
+    root = root.resolve()
+    files, broken = parse_tree(root)
+    wanted = modules_to_import(files)
+    if not wanted:
+        raise TreeError("CF907", "no function takes input_ids, max_new_tokens and stop_token_ids", broken=broken)
+    tops = {file.module.split(".")[0] for file in files if file.module} | {"compatfix_runtime"}
+    modules, stubbed = _import(root, [*wanted, *scripts(files, wanted)], tops)
+    _check_homes(root, tops)
+    entries = list(_entries(modules))
+    chain = next((entry for entry in entries if entry.budget is None), None)
+    tree = next((entry for entry in entries if entry.budget is not None), None)
+    if chain is None and tree is None:
+        raise TreeError("CF907", "no generation function takes a draft, a target and input_ids", modules=wanted)
+    draft_class = next(_draft_classes(modules), None)
+    if draft_class is None:
+        raise TreeError("CF907", "no draft class: a model whose forward takes target_hidden and noise_embedding")
+    loader = loader_class(files)
+    everything = tuple(m for name, m in sys.modules.items() if name.split(".")[0] in tops and m is not None)
+    return LoadedTree(
+        root=root,
+        modules=everything,
+        chain=chain,
+        tree=tree,
+        draft_class=draft_class,
+        loop=_own_loop(draft_class),
+        loader=loader[0] if loader else None,
+        loader_place=loader[1] if loader else None,
+        stubbed=stubbed,
+        broken=broken,
+    )
+
+
+def _import(root: Path, wanted: list[str], tops: set[str]) -> tuple[list[ModuleType], tuple[str, ...]]:
+    for directory in (root / "src", root):
+        if directory.is_dir():
+            sys.path.insert(0, str(directory))
+    stubbed: list[str] = []
+    try:
+        while True:
+            _forget(tops)
+            try:
+                modules = [importlib.import_module(name) for name in wanted]
+                return modules, tuple(stubbed)
+            except ModuleNotFoundError as error:
+                name = error.name
+                if not name or name in stubbed or name.split(".")[0] in tops or len(stubbed) >= MAX_STUBS:
+                    raise
+                stubs.install(name)
+                stubbed.append(name)
+    except Exception as error:
+        raise TreeError(
+            "CF906", f"{type(error).__name__}: {error}", place=place_in(root, error), stubbed=stubbed
+        ) from error
+    finally:
+        stubs.remove(stubbed)
+
+
+def _forget(tops: set[str]) -> None:
+    """A module of the same name from elsewhere, or from a failed try, must not be taken for the tree's."""
+    for name in list(sys.modules):
+        if name.split(".")[0] in tops:
+            del sys.modules[name]
+
+
+def _check_homes(root: Path, tops: set[str]) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] not in tops:
+            continue
+        homes = [module.__file__] if getattr(module, "__file__", None) else list(getattr(module, "__path__", []))
+        for home in homes:
+            if not Path(home).resolve().is_relative_to(root):
+                raise TreeError("CF914", f"module {name} of the tree was imported from elsewhere", module=name)
+
+
+def place_in(root: Path, error: BaseException) -> dict[str, Any] | None:
+    """The innermost line of the tree itself (not of the runtime copied into it) that the exception went through."""
+    if isinstance(error, SyntaxError) and error.filename and Path(error.filename).is_relative_to(root):
+        return {"file": Path(error.filename).relative_to(root).as_posix(), "line": error.lineno, "function": ""}
+    found = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        path = Path(frame.filename)
+        if path.is_absolute() and path.resolve().is_relative_to(root):
+            relative = path.resolve().relative_to(root)
+            if relative.parts[0] != "compatfix_runtime":
+                found = {"file": relative.as_posix(), "line": frame.lineno, "function": frame.name}
+                found["source"] = frame.line or ""
+    return found
+
+
+def _entries(modules: list[ModuleType]) -> Iterator[Entry]:
+    for module in modules:
+        for name, value in vars(module).items():
+            if not callable(value) or inspect.isclass(value) or getattr(value, "__module__", None) != module.__name__:
+                continue
+            names = _parameters(value)
+            has = {"input_ids", "max_new_tokens", "stop_token_ids"} <= names
+            if has and names & set(TARGET_NAMES) and names & set(DRAFT_NAMES):
+                yield Entry(name, module.__name__, value, frozenset(names))
+
+
+def _draft_classes(modules: list[ModuleType]) -> Iterator[type]:
+    from transformers import PreTrainedModel
+
+    for module in modules:
+        for value in vars(module).values():
+            if inspect.isclass(value) and issubclass(value, PreTrainedModel) and value.__module__ == module.__name__:
+                if _parameters(value.forward) >= DRAFTS:
+                    yield value
+
+
+def _own_loop(draft_class: type) -> str | None:
+    for name, value in vars(draft_class).items():
+        if callable(value):
+            names = _parameters(value)
+            if {"self", "input_ids", "max_new_tokens"} <= names and names & set(TARGET_NAMES):
+                return name
+    return None
+
+
+def _parameters(function: Any) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return set()

@@ -1,0 +1,157 @@
+"""The oracle: what a draft would say if it mostly knew how the text goes on.
+
+It follows the text *as generated so far*: on a tree whose state is corrupted the text wanders off, and the oracle wanders
+with it, so its accepted length says what the corrupted text deserves and not merely that a first token was wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from compatfix.validate.plain import greedy
+
+# Logits that the head gives to the three candidates; others stay far below.
+WANTED = (8.0, 7.0, 6.0)
+# After a divergence every token ahead costs a plain step, and corrupted text accepts little.
+AHEAD_AFTER_DIVERGENCE = 5
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How often the true token has which rank.
+
+    `ranks` are the chances of rank 1, 2, 3; the rest of the time the true token is not among the candidates.
+    `wrong_at` names block positions (from 1) that are wrong, cycling by round: the rejections are forced.
+    """
+
+    name: str
+    ranks: tuple[float, ...] = (0.7, 0.15, 0.08)
+    wrong_at: tuple[int, ...] = ()
+
+    def rank(self, position: int, slot: int, round_index: int, seed: int) -> int | None:
+        """Rank (0, 1, 2) or None for a token `slot` places ahead, at absolute `position`.
+
+        Chance depends on the position alone, so chain and tree meet the same luck.
+        """
+        if self.wrong_at:
+            return None if slot == self.wrong_at[round_index % len(self.wrong_at)] else 0
+        draw = random.Random(seed * 1_000_003 + position).random()
+        total = 0.0
+        for rank, chance in enumerate(self.ranks):
+            total += chance
+            if draw < total:
+                return rank
+        return None
+
+
+ORACLE = Profile("oracle")
+ALWAYS = Profile("always right", ranks=(1.0,))
+NEVER = Profile("never right", ranks=())
+PARTIAL = Profile("forced rejections", wrong_at=(3, 1, 5, 2, 7, 4))
+
+
+class Truth:
+    """What plain decoding says after a text; keeps the line that it is on and leaves it only when the text does."""
+
+    def __init__(self, target: nn.Module, quiet: Callable[[], AbstractContextManager[None]]) -> None:
+        self._target = target
+        self._quiet = quiet
+        self._line: list[int] = []
+        self._on_reference = True
+        self.recomputed = 0
+
+    def start(self, prompt: Sequence[int], reference: Sequence[int]) -> None:
+        self._line = [*prompt, *reference]
+        self._on_reference = True
+        self.recomputed = 0
+
+    def after(self, text: Sequence[int], count: int) -> list[int]:
+        """At most `count` tokens that follow; fewer behind the end of the reference, or after a divergence."""
+        known = len(text)
+        if list(text) == self._line[:known] and (self._on_reference or len(self._line) > known + 1):
+            return self._line[known : known + count]
+        self.recomputed += 1
+        self._on_reference = False
+        with self._quiet():
+            self._line = [*text, *greedy(self._target, text, min(count, AHEAD_AFTER_DIVERGENCE))]
+        return self._line[known : known + count]
+
+
+class Head:
+    """The target's embeddings and head, read backwards: which token a row is, which state gives wanted logits."""
+
+    def __init__(self, target: nn.Module) -> None:
+        embeddings, head = target.get_input_embeddings(), target.get_output_embeddings()  # type: ignore[operator]
+        self.weight: Tensor = head.weight.detach().float()
+        bias = getattr(head, "bias", None)
+        self.bias = bias.detach().float() if isinstance(bias, Tensor) else torch.zeros(self.weight.shape[0])
+        ids = torch.arange(embeddings.weight.shape[0], device=embeddings.weight.device)
+        with torch.inference_mode():
+            rows = embeddings(ids[None])[0].float()
+        self._rows = torch.nn.functional.normalize(rows, dim=-1)
+        self.vocab = min(self.weight.shape[0], rows.shape[0])
+
+    def token_of(self, row: Tensor) -> int:
+        """The token whose embedding this is. By direction, so that a scale outside the module does not matter."""
+        return int((self._rows @ torch.nn.functional.normalize(row.float(), dim=-1)).argmax())
+
+    def states(self, candidates: Sequence[Sequence[int]]) -> Tensor:
+        """(n, H): the smallest states whose head logits for the candidates of each row are `WANTED`."""
+        index = torch.tensor(candidates, device=self.weight.device)
+        rows = self.weight[index]  # (n, 3, H)
+        wanted = torch.tensor(WANTED, device=rows.device)[: index.shape[1]] - self.bias.to(rows.device)[index]
+        gram = rows @ rows.transpose(-1, -2)
+        return (rows.transpose(-1, -2) @ torch.linalg.solve(gram, wanted[..., None]))[..., 0]
+
+
+class Oracle:
+    """Makes the draft's output for one generation after another."""
+
+    def __init__(self, head: Head, truth: Truth, seed: int) -> None:
+        self._head = head
+        self._truth = truth
+        self._seed = seed
+        self.profile = ORACLE
+        self._avoid: frozenset[int] = frozenset()
+        self._salt = 0
+
+    def start(
+        self, profile: Profile, prompt: Sequence[int], reference: Sequence[int], avoid: frozenset[int], salt: int
+    ) -> None:
+        """`avoid` are tokens that must not be decoys; `salt` tells one prompt's luck from another's."""
+        self.profile = profile
+        self._avoid = avoid
+        self._salt = salt
+        self._truth.start(prompt, reference)
+
+    @property
+    def recomputed(self) -> int:
+        return self._truth.recomputed
+
+    def states(self, text: Sequence[int], count: int, round_index: int) -> Tensor:
+        """(count, H) states for the `count` positions after `text`, whose last token is the block's first."""
+        following = self._truth.after(text, count)
+        candidates = []
+        for slot in range(1, count + 1):
+            position = len(text) + slot - 1
+            true = following[slot - 1] if slot <= len(following) else None
+            rank = None if true is None else self.profile.rank(position, slot, round_index, self._seed + self._salt)
+            candidates.append(self._candidates(true, rank, position))
+        return self._head.states(candidates)
+
+    def _candidates(self, true: int | None, rank: int | None, position: int) -> list[int]:
+        draw = random.Random((self._seed + self._salt) * 7_919 + position)
+        decoys: list[int] = []
+        while len(decoys) < len(WANTED):
+            token = draw.randrange(self._head.vocab)
+            if token != true and token not in self._avoid and token not in decoys:
+                decoys.append(token)
+        if true is None or rank is None:
+            return decoys
+        return [*decoys[:rank], true, *decoys[rank:]][: len(WANTED)]
