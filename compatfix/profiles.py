@@ -1,6 +1,6 @@
 """What inspection learns about a target, a draft and an environment, as plain data. Nothing here imports torch.
 
-Checks read these; reports show the statements that `statements()` of each makes.
+Checks read these; `compatfix.introspect.statements` makes them into sentences for a report.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ class DraftProfile:
 
     `block_size_at`, `mask_token_at` and `layer_ids_at` tell where a field stands: "top", "dflash_config", "both", or
     "nowhere". `layer_ids` are the effective ones: those of the config, or those that the published rule derives.
+    `missing` names what a DFlash draft needs and this config lacks: then the rest means nothing.
     """
 
     path: str
@@ -136,6 +137,7 @@ class DraftProfile:
     embedding_scale: float | None = None
     logit_softcap: float | None = None
     remote_code: bool = False
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,12 @@ KERNEL_MARKS = {
 }
 
 
-def build_skeleton(resolved: Resolved) -> Any:
-    """An instance of the class on the meta device, in the dtype of the config."""
+def build_skeleton(resolved: Resolved, dtype: str) -> Any:
+    """An instance of the class on the meta device, in the dtype that loading would use."""
     with torch.device("meta"), _quiet():
-        return resolved.model_class._from_config(resolved.config)
+        model = resolved.model_class._from_config(resolved.config)
+    wanted = getattr(torch, dtype, None)
+    return model.to(wanted) if isinstance(wanted, torch.dtype) and wanted.is_floating_point else model
 
 
 def describe_class(model: Any, loaders: tuple[str, ...]) -> ClassProfile:

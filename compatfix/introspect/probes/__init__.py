@@ -24,6 +24,7 @@ from compatfix.introspect.probes.rollback import (
     rollback_restores_state,
     snapshot_restores_state,
 )
+from compatfix.introspect.probes.strategy import strategy_is_exact
 from compatfix.model import Answer
 
 PROBES: tuple[Callable[[Bench], Answer], ...] = (
@@ -41,6 +42,7 @@ PROBES: tuple[Callable[[Bench], Answer], ...] = (
     hidden_states_layout,
     embedding_is_raw,
     head_gives_logits,
+    strategy_is_exact,
 )
 
 
