@@ -100,6 +100,13 @@ def _construct(cls: type, model_or_config: Any, config: Any) -> Any:
         first = next(model_or_config.parameters(), None)
         if first is not None:
             dtype, device = first.dtype, first.device
-    known = {"config": config, "batch_size": 1, "max_batch_size": 1, "dtype": dtype, "device": device}
+    known = {
+        "config": config,
+        "batch_size": 1,
+        "max_batch_size": 1,
+        "dtype": dtype,
+        "device": device,
+        "devices": [device] * getattr(config, "num_hidden_layers", 0),
+    }
     parameters = inspect.signature(cls).parameters
     return cls(**{name: value for name, value in known.items() if name in parameters})

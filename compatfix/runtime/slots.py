@@ -65,7 +65,9 @@ def state_slots(cache: Any) -> list[Slot]:
 def length(cache: Any) -> int:
     """Number of tokens that the cache stands for."""
     try:
-        return int(cache.get_seq_length())
+        told = int(cache.get_seq_length())
+        # Some model-specific caches report the shape of a placeholder while they are empty.
+        return told if told == 0 or token_slots(cache) or _any_state(cache) else 0
     except (AttributeError, ValueError, IndexError, TypeError):
         sizes = {_size(slot) for slot in token_slots(cache)}
         if len(sizes) > 1 or (not sizes and state_slots(cache)):
@@ -125,6 +127,10 @@ class Snapshot:
         _restore(cache.__dict__, self._rest)
         if layers is not None:
             cache.__dict__["layers"] = layers
+
+
+def _any_state(cache: Any) -> bool:
+    return any(bool(slot.tensor.any()) for slot in state_slots(cache))
 
 
 def _slots(cache: Any) -> Iterator[Slot]:

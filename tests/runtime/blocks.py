@@ -103,7 +103,9 @@ def assert_same_tensors(one: Any, other: Any, tolerance: float = TOLERANCE) -> N
     for name, tensor in ours.items():
         assert tensor.shape == theirs[name].shape, name
         assert tensor.dtype == theirs[name].dtype, name
-        torch.testing.assert_close(tensor, theirs[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            tensor, theirs[name], rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def copied(made: Any) -> dict[str, torch.Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_blocks_follow_one_another(kind: str, strategy: str) -> None:
     session.verify(first, DEEP_WITH_SIBLINGS)
     runtime.commit(session.cache, [0, 1, 4])
     output = session.verify(second, DEEP_WITH_SIBLINGS)
-    committed = session.prompt[0].tolist() + [first[0], first[1], first[4]]
+    committed = [*session.prompt[0].tolist(), first[0], first[1], first[4]]
     path = path_to(DEEP_WITH_SIBLINGS, 10)
     plain = tiny.full_logits(session.model, committed + [second[node] for node in path])
     assert_close(output.logits[0, path], plain[-len(path) :])
@@ -173,8 +174,6 @@ def test_an_exception_in_the_forward_puts_the_cache_back(kind: str, strategy: st
 
 @every_strategy
 def test_modules_and_library_are_left_as_found(kind: str, strategy: str) -> None:
-    import sys
-
     session = Session(target(kind, strategy))
 
     def attributes() -> dict[Any, Any]:

@@ -6,6 +6,7 @@ decay almost at once and hide corruption.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Sequence
@@ -124,7 +125,13 @@ def _class(kind: str) -> tuple[Any, Any]:
         mamba = {"mamba_d_state": 8, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 8}
         layers = {"attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
         config = transformers.JambaConfig(
-            **BASE, **mamba, **layers, num_hidden_layers=3, num_experts=2, num_experts_per_tok=1, use_mamba_kernels=False
+            **BASE,
+            **mamba,
+            **layers,
+            num_hidden_layers=3,
+            num_experts=2,
+            num_experts_per_tok=1,
+            use_mamba_kernels=False,
         )
         return config, transformers.JambaForCausalLM
     raise ValueError(kind)
@@ -174,23 +181,29 @@ def own_cache(model: Any) -> Any:
     return made
 
 
+def cached(model: Any, ids: torch.Tensor, made: Any) -> Any:
+    """A plain forward on a cache, under the name that this version has for it."""
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return model(ids, use_cache=True, **{name: made})
+
+
 def decoded(model: Any, prefix: torch.Tensor, path: Sequence[int]) -> Any:
     """The cache that plain decoding leaves: the prefix at once, then `path` one token at a time."""
     made = own_cache(model)
     with torch.inference_mode():
-        model(prefix, use_cache=True, past_key_values=made)
+        cached(model, prefix, made)
         for token in path:
-            model(torch.tensor([[token]]), use_cache=True, past_key_values=made)
+            cached(model, torch.tensor([[token]]), made)
     return made
 
 
 def greedy(model: Any, prefix: torch.Tensor, count: int) -> list[int]:
     with torch.inference_mode():
         made = own_cache(model)
-        logits = model(prefix, use_cache=True, past_key_values=made).logits
+        logits = cached(model, prefix, made).logits
         out = [int(logits[0, -1].argmax())]
         while len(out) < count:
-            logits = model(torch.tensor([[out[-1]]]), use_cache=True, past_key_values=made).logits
+            logits = cached(model, torch.tensor([[out[-1]]]), made).logits
             out.append(int(logits[0, -1].argmax()))
     return out
 

@@ -1,0 +1,134 @@
+"""Measuring and choosing a strategy: forced, refused, kept, told."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import compatfix.runtime as runtime
+from compatfix.runtime.strategies import Record
+from compatfix.runtime.strategies.gated_delta import GatedDeltaRecord
+
+from . import tiny
+from .blocks import DEEP_WITH_SIBLINGS, Session, target
+
+
+def test_a_description_is_plain_data_with_the_numbers() -> None:
+    description = json.loads(json.dumps(runtime.describe(target("qwen3_5"))))
+    assert description["strategy"] == "gated-delta tree"
+    assert description["dtype"] == "float32"
+    assert description["stateful_layers"] == [0, 1, 3]
+    mask, chosen = description["trials"]
+    assert not mask["accepted"] and "states that 3 layers keep" in mask["reason"]
+    assert chosen["error"] <= 4 * max(description["noise"], description["noise_floor"])
+    assert chosen["error"] <= description["fault"] / 8
+
+
+def test_nothing_is_known_before_it_was_measured() -> None:
+    assert runtime.describe(tiny.build("qwen3")) == {"measured": False, "strategy": None}
+
+
+def test_one_measurement_and_one_line_per_model(caplog: pytest.LogCaptureFixture) -> None:
+    model = tiny.build("qwen3")
+    with caplog.at_level(logging.INFO):
+        session = Session(model)
+        assert not runtime.describe(model)["measured"]  # a prefill needs no strategy
+        for _ in range(2):
+            session.verify(tiny.tokens(11), DEEP_WITH_SIBLINGS)
+            runtime.commit(session.cache, [0])
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1 and "verifying by 'mask'" in lines[0]
+
+
+def test_the_environment_and_the_argument_force_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.build("qwen3_5")
+    monkeypatch.setenv("COMPATFIX_STRATEGY", "mixer levels")
+    assert runtime.prepare(model)["strategy"] == "mixer levels"
+    assert runtime.prepare(model, "steps")["strategy"] == "steps"
+    session = Session(model)
+    session.verify(tiny.tokens(11), DEEP_WITH_SIBLINGS)
+    assert runtime.describe(model)["strategy"] == "steps"
+
+
+def test_a_forced_strategy_is_still_measured() -> None:
+    model = tiny.build("qwen3_5")
+    with pytest.raises(runtime.RuntimeRefusal, match="a mask does not reach the states"):
+        runtime.prepare(model, "mask")
+    with pytest.raises(runtime.RuntimeRefusal, match="no verification strategy is called 'fastest'"):
+        runtime.prepare(model, "fastest")
+
+
+def test_a_faulty_strategy_is_measured_and_the_next_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GatedDeltaRecord, "keep_states", Record.keep_states)  # states not moved at a commit
+    description = runtime.prepare(tiny.build("qwen3_5"))
+    assert description["strategy"] == "mixer levels"
+    assert "exceeds 4n" in description["trials"][1]["reason"]
+
+
+def test_a_refusal_when_nothing_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.build("qwen3_5")
+    keep = Record.keep
+
+    def off_by_one(self: Record, cache: Any, path: Sequence[int]) -> None:
+        keep(self, cache, path[:-1])
+
+    monkeypatch.setattr(Record, "keep", off_by_one)
+    session, ids = Session(model), tiny.tokens(11)
+    for _ in range(2):  # kept: the second verify does not measure again
+        with pytest.raises(runtime.RuntimeRefusal, match=r"no strategy agrees.*noise n = .*smallest fault f = "):
+            session.verify(ids, DEEP_WITH_SIBLINGS)
+        session.assert_holds([])
+    assert runtime.describe(model)["strategy"] is None
+    output = session.verify(ids[:1], (-1,))  # plain decoding goes on
+    plain = tiny.full_logits(model, [*session.prompt[0].tolist(), ids[0]])
+    torch.testing.assert_close(output.logits[0, -1], plain[-1], rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen3_5", "qwen3_next", "gemma3"])
+def test_bfloat16_is_accepted_by_its_own_noise(kind: str) -> None:
+    model = tiny.build(kind, torch.bfloat16)
+    description = runtime.prepare(model)
+    assert description["dtype"] == "bfloat16"
+    assert description["strategy"] == tiny.STRATEGIES[kind][0]
+    session, ids = Session(model), tiny.tokens(11)
+    output = session.verify(ids, DEEP_WITH_SIBLINGS)
+    plain = tiny.full_logits(model, [*session.prompt[0].tolist(), ids[0], ids[2]])
+    assert float((output.logits[0, 2] - plain[-1]).abs().max()) < description["fault"] / 4
+    runtime.commit(session.cache, [0, 2])
+    expected = tiny.tensors(tiny.decoded(model, session.prompt, [ids[0], ids[2]]))
+    for name, tensor in tiny.tensors(session.cache).items():
+        assert tensor.dtype == expected[name].dtype
+        torch.testing.assert_close(tensor, expected[name], rtol=0.05, atol=0.05)
+
+
+def test_another_dtype_is_measured_anew() -> None:
+    model = tiny.build("qwen3")
+    runtime.prepare(model)
+    runtime.prepare(model.to(torch.bfloat16))
+    assert runtime.describe(model)["dtype"] == "bfloat16"
+
+
+def test_a_measurement_leaves_no_trace_on_the_model() -> None:
+    model = tiny.build("qwen3_5_vl")
+    model.model.rope_deltas = torch.tensor([[-7]])  # what an image prompt left there
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    runtime.prepare(model)
+    assert model.model.rope_deltas.tolist() == [[-7]]
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_plans_do_not_keep_models_alive() -> None:
+    import gc
+    import weakref
+
+    model = tiny.build("qwen3_5")
+    runtime.prepare(model)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
