@@ -18,6 +18,7 @@ class ClassProfile:
 
     Paths are attribute paths from the model; `None` where the class has no such part. `nesting` goes from the model
     down to the list of decoder layers. `loaders` are Auto classes, or the own name in config.architectures.
+    `claimed` says of paths that code or notes take for granted whether they exist here; `noted` are those of notes.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ClassProfile:
     head: str | None
     tied: bool
     claimed: Mapping[str, bool] = field(default_factory=dict)
+    noted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,13 @@ class TargetProfile:
     @property
     def chosen(self) -> ClassProfile:
         return next(profile for profile in self.classes if profile.name == self.class_name)
+
+    @property
+    def absent_paths(self) -> tuple[str, ...]:
+        """Paths that public notes name for a multimodal wrapper and that no class of this one has."""
+        if len(self.classes) < 2:
+            return ()
+        return tuple(p for p in self.chosen.noted if not any(c.claimed.get(p) for c in self.classes))
 
     def answer(self, probe: str) -> Answer | None:
         return next((answer for answer in self.answers if answer.probe == probe), None)

@@ -37,7 +37,7 @@ def plan_memory(
 
 def gigabytes(count: float) -> str:
     """Decimal, as cards are sold: 53.8 GB, 0.27 GB, 12 MB."""
-    if count >= 10e9:
+    if count >= 1e9:
         return f"{count / 1e9:.1f} GB"
     return f"{count / 1e9:.2f} GB" if count >= 0.1e9 else f"{count / 1e6:.0f} MB"
 

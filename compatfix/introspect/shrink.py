@@ -110,6 +110,14 @@ def shrink_config(config: Mapping[str, Any], *, vocab: int = VOCAB) -> Shrunk:
     return Shrunk(tiny, choice.layers, token_ids, mask_token_id, real, size, tuple(ledger.kept), tuple(ledger.lost))
 
 
+def shallow_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config at its real widths with few layers: whole patterns of layer kinds, as the tiny config keeps them."""
+    shallow = copy.deepcopy(dict(config))
+    text = text_part(shallow)
+    _shrink_depth(text, _require(text, DEPTH_NAMES), Ledger())
+    return shallow
+
+
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a config that describes the language model; the config itself where it is not a wrapper."""
     for key in TEXT_KEYS:

@@ -14,14 +14,9 @@ from torch import nn
 from compatfix.introspect.classes import Resolved
 from compatfix.profiles import CacheProfile, ClassProfile
 
-# Paths that code and public notes name; each is looked up in every class.
-CLAIMED_PATHS = (
-    "model.embed_tokens",
-    "model.language_model.embed_tokens",
-    "model.language_model.model.embed_tokens",
-    "language_model.model.embed_tokens",
-    "lm_head",
-)
+# Paths that published code or public notes take for granted; each is looked up in every class.
+USED_IN_CODE = ("model.embed_tokens", "model.language_model.embed_tokens", "lm_head")
+NAMED_IN_NOTES = ("model.language_model.model.embed_tokens",)
 # What a mixer's source calls, and the package that has a fast version of it.
 KERNEL_MARKS = {
     "gated_delta_rule": "flash-linear-attention",
@@ -54,7 +49,8 @@ def describe_class(model: Any, loaders: tuple[str, ...]) -> ClassProfile:
         norm=final_norm_path(model, layers_path) if layers_path else None,
         head=paths.get(id(head)) if head is not None else None,
         tied=head is not None and head.weight is embedding.weight,
-        claimed={path: has_path(model, path) for path in CLAIMED_PATHS},
+        claimed={path: has_path(model, path) for path in (*USED_IN_CODE, *NAMED_IN_NOTES)},
+        noted=NAMED_IN_NOTES,
     )
 
 

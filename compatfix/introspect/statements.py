@@ -32,24 +32,18 @@ def structure(target: TargetProfile) -> Iterator[Statement]:
     yield Statement(topic, "architectures", f"architectures in the config: {named}", "read", list(target.architectures))
     for profile in target.classes:
         yield from _class_lines(topic, profile, profile.name == target.class_name)
-    absent = [
-        path
-        for path in target.chosen.claimed
-        if not any(profile.claimed.get(path) for profile in target.classes) and path.endswith("embed_tokens")
-    ]
-    if absent:
+    if target.absent_paths:
         real = "; ".join(f"{profile.embedding} in {profile.name}" for profile in target.classes)
-        text = f"{', '.join(absent)}: in no class; the embeddings are {real}"
-        yield Statement(topic, "absent paths", text, "measured", absent)
+        text = f"{', '.join(target.absent_paths)} exists in no class; the embeddings are {real}"
+        yield Statement(topic, "absent paths", text, "measured", list(target.absent_paths))
     for name, value in target.transforms.items():
         yield Statement(topic, f"transform.{name}", f"{name} = {value:g} in the config", "read", value)
     if not target.transforms:
         text = "no embedding scale, logit scale or soft-cap in the config"
         yield Statement(topic, "transform", text, "read", {})
     if target.quantised:
-        yield Statement(
-            topic, "quantised", f"the checkpoint is quantised: {target.quantised}", "read", target.quantised
-        )
+        text = f"the checkpoint is quantised: {target.quantised}"
+        yield Statement(topic, "quantised", text, "read", target.quantised)
 
 
 def _class_lines(topic: str, profile: ClassProfile, chosen: bool) -> Iterator[Statement]:
@@ -59,7 +53,7 @@ def _class_lines(topic: str, profile: ClassProfile, chosen: bool) -> Iterator[St
     key = f"class.{profile.name}"
     value = {"tensors": profile.tensors, "parameters": profile.parameters, "chosen": chosen}
     yield Statement(topic, key, f"{which}: {size}", "measured", value)
-    yield Statement(topic, f"{key}.nesting", " › ".join(profile.nesting), "measured", list(profile.nesting))
+    yield Statement(topic, f"{key}.nesting", " > ".join(profile.nesting), "measured", list(profile.nesting))
     paths = {"embeddings": profile.embedding, "layers": profile.layers, "norm": profile.norm, "head": profile.head}
     text = ", ".join(f"{name} {path or 'none'}" for name, path in paths.items())
     tied = "; head and embeddings are one tensor" if profile.tied else "; head and embeddings are not tied"
@@ -69,10 +63,9 @@ def _class_lines(topic: str, profile: ClassProfile, chosen: bool) -> Iterator[St
 def cache(target: TargetProfile) -> Iterator[Statement]:
     topic = "cache"
     if target.cache is not None:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in target.cache.kinds.items())
-        yield Statement(
-            topic, "kinds", f"{target.cache.class_name}: {kinds} layers", "measured", dict(target.cache.kinds)
-        )
+        kinds = dict(target.cache.kinds)
+        text = f"{target.cache.class_name}: {', '.join(f'{count} {kind}' for kind, count in kinds.items())} layers"
+        yield Statement(topic, "kinds", text, "measured", kinds)
     if target.strategy is not None:
         yield Statement(topic, "strategy", f"verification strategy: {target.strategy}", "measured", target.strategy)
 
@@ -110,9 +103,8 @@ def draft_lines(draft: DraftProfile) -> Iterator[Statement]:
     yield Statement(topic, "num_target_layers", f"made for a target of {depth} layers", "read", depth)
     if draft.sliding_layers:
         text = f"{draft.sliding_layers} of {draft.num_layers} layers slide over a window of {draft.sliding_window}"
-        yield Statement(
-            topic, "windows", text, "read", {"layers": draft.sliding_layers, "window": draft.sliding_window}
-        )
+        value = {"layers": draft.sliding_layers, "window": draft.sliding_window}
+        yield Statement(topic, "windows", text, "read", value)
     yield Statement(topic, "rope", f"rope theta {draft.rope_theta:g}" if draft.rope_theta else "rope theta not given",
                     "read", draft.rope_theta)  # fmt: skip
     if draft.remote_code:

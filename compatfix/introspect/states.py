@@ -1,52 +1,76 @@
-"""What one sequence keeps in the cache, counted by a forward of the real model on the meta device: shapes, no values."""
+"""What one sequence keeps in the cache, counted by a forward of the real widths on the meta device: shapes only."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from compatfix.introspect.classes import Resolved
 from compatfix.introspect.probes.bench import cache_argument_of
-from compatfix.introspect.skeleton import config_cache
+from compatfix.introspect.shrink import shallow_config
+from compatfix.introspect.skeleton import build_skeleton, config_cache
 from compatfix.profiles import StateProfile
 
 TOKENS = 2
 FP32 = 4
+NOTHING = StateProfile(0, 0, 0, 0, 0, counted=True)
 
 
-def count_states(skeleton: Any) -> StateProfile:
-    """Runs a few tokens through the skeleton and measures its cache; falls back to arithmetic over the config."""
+def count_states(resolved: Resolved, dtype: str) -> StateProfile:
+    """Runs tokens through a few layers of the real width, one pattern of kinds, and measures what each kind caches.
+
+    Falls back to arithmetic over the config where the forward cannot run without values.
+    """
+    wanted = getattr(torch, dtype, torch.float32)
     try:
-        cache = config_cache(skeleton.config)
+        config = type(resolved.config).from_dict(shallow_config(resolved.config.to_dict()))
+        shallow = build_skeleton(replace(resolved, config=config), dtype)
+        cache = config_cache(shallow.config)
         ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
         with torch.inference_mode():
-            skeleton(input_ids=ids, use_cache=True, **{cache_argument_of(skeleton): cache})
-        return _count(cache, skeleton.dtype)
+            shallow(input_ids=ids, use_cache=True, **{cache_argument_of(shallow): cache})
+        by_class = {type(layer): _count(layer, wanted) for layer in cache.layers}
+        return _sum(by_class, Counter(type(layer) for layer in config_cache(resolved.config).layers))
     except Exception:
-        # Masks and experts that look at values cannot run without them; attention-only arithmetic is what is left.
-        return _from_config(skeleton.config.get_text_config(), skeleton.dtype)
+        # Masks and experts that look at values cannot run on shapes; attention-only arithmetic is what is left.
+        return _from_config(resolved.config.get_text_config(), wanted)
 
 
-def _count(cache: Any, dtype: torch.dtype) -> StateProfile:
+def _sum(by_class: dict[type, StateProfile], counts: Counter[type]) -> StateProfile:
+    total = NOTHING
+    for kind, count in counts.items():
+        one = by_class[kind]
+        total = StateProfile(
+            total.kv_per_token + count * one.kv_per_token,
+            total.window_bytes + count * one.window_bytes,
+            total.recurrent + count * one.recurrent,
+            total.conv + count * one.conv,
+            total.record_per_node + count * one.record_per_node,
+            counted=True,
+        )
+    return total
+
+
+def _count(layer: Any, dtype: torch.dtype) -> StateProfile:
     kv = window = recurrent = conv = records = 0
-    for layer in cache.layers:
-        keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
-        if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor):
-            per_token = (_bytes(keys) + _bytes(values)) // TOKENS
-            limit = getattr(layer, "sliding_window", None)
-            if getattr(layer, "is_sliding", False) and isinstance(limit, int):
-                window += per_token * limit
-            else:
-                kv += per_token
-        for state in _tensors(getattr(layer, "recurrent_states", None)):
-            recurrent += _bytes(state)
-            if state.ndim == 4:
-                _, heads, key_dim, value_dim = state.shape
-                records += heads * (key_dim + value_dim + 1) * FP32
-        for state in _tensors(getattr(layer, "conv_states", None)):
-            conv += _bytes(state)
-            records += state.shape[1] * dtype.itemsize if state.ndim == 3 else 0
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    if isinstance(keys, torch.Tensor) and isinstance(values, torch.Tensor):
+        kv = (_bytes(keys) + _bytes(values)) // TOKENS
+        limit = getattr(layer, "sliding_window", None)
+        if getattr(layer, "is_sliding", False) and isinstance(limit, int):
+            kv, window = 0, kv * limit
+    for state in _tensors(getattr(layer, "recurrent_states", None)):
+        recurrent += _bytes(state)
+        if state.ndim == 4:
+            _, heads, key_dim, value_dim = state.shape
+            records += heads * (key_dim + value_dim + 1) * FP32
+    for state in _tensors(getattr(layer, "conv_states", None)):
+        conv += _bytes(state)
+        records += state.shape[1] * dtype.itemsize if state.ndim == 3 else 0
     return StateProfile(kv, window, recurrent, conv, records, counted=True)
 
 

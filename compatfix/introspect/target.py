@@ -73,7 +73,7 @@ def _static_profile(
     except Exception as error:
         raise JobError(f"{chosen.name} cannot be built from config.json in {path}: {_one_line(error)}") from error
     progress("counting states")
-    states = count_states(skeleton)
+    states = count_states(chosen, dtype)
     kernels = kernel_packages(skeleton, description.layers)
     classes = [description]
     for other in alternatives(full):
@@ -100,7 +100,7 @@ def _static_profile(
         quantised=quantisation_of(config)[0],
         cache=_cache_profile(skeleton.config),
         states=states,
-        transforms={name: float(value) for name in TRANSFORMS if _is_transform(value := getattr(text, name, None))},
+        transforms=_transforms(text),
         kernels=kernels,
     )
 
@@ -134,8 +134,9 @@ def _cache_profile(config: Any) -> CacheProfile | None:
         return None
 
 
-def _is_transform(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value != 1
+def _transforms(text: Any) -> dict[str, float]:
+    values = {name: getattr(text, name, None) for name in TRANSFORMS}
+    return {name: float(v) for name, v in values.items() if isinstance(v, (int, float)) and v != 1}
 
 
 def _one_line(error: Exception) -> str:
