@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections import Counter
 from collections.abc import Iterator
@@ -134,6 +135,7 @@ def layer_kind(layer: Any) -> str:
     return "full" if attention else "none"
 
 
+@functools.cache
 def _source(kind: type[Any]) -> str:
     try:
         return inspect.getsource(kind)

@@ -14,6 +14,7 @@ from compatfix.introspect.probes import Bench, run_probes
 from compatfix.introspect.skeleton import build_skeleton, config_cache, describe_cache, describe_class, kernel_packages
 from compatfix.introspect.states import count_states
 from compatfix.introspect.tiny import TinyError, build_tiny_target
+from compatfix.introspect.words import one_line
 from compatfix.model import Answer, Statement
 from compatfix.profiles import CacheProfile, TargetProfile
 from compatfix.worker import JobError, Progress
@@ -58,7 +59,7 @@ def _library_config(config: Mapping[str, Any], path: str) -> Any:
             ) from error
         raise JobError(f"{error} of {path}; install a version that has it (CF005)") from error
     except Exception as error:
-        raise JobError(f"config.json in {path} is not a config of its model type: {_one_line(error)}") from error
+        raise JobError(f"config.json in {path} is not a config of its model type: {one_line(error)}") from error
 
 
 def _static_profile(
@@ -71,7 +72,7 @@ def _static_profile(
         text = skeleton.config.get_text_config()
         numbers = {"hidden": text.hidden_size, "vocab": text.vocab_size, "layers": text.num_hidden_layers}
     except Exception as error:
-        raise JobError(f"{chosen.name} cannot be built from config.json in {path}: {_one_line(error)}") from error
+        raise JobError(f"{chosen.name} cannot be built from config.json in {path}: {one_line(error)}") from error
     progress("counting states")
     states = count_states(chosen, dtype)
     kernels = kernel_packages(skeleton, description.layers)
@@ -137,8 +138,3 @@ def _cache_profile(config: Any) -> CacheProfile | None:
 def _transforms(text: Any) -> dict[str, float]:
     values = {name: getattr(text, name, None) for name in TRANSFORMS}
     return {name: float(v) for name, v in values.items() if isinstance(v, (int, float)) and v != 1}
-
-
-def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

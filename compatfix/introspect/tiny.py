@@ -16,6 +16,7 @@ from compatfix.introspect.classes import CAUSAL, NoClass, config_from_dict, reso
 from compatfix.introspect.shrink import VOCAB, Shrunk, shrink_config
 from compatfix.introspect.shrink_draft import TinyDraft, shrink_draft
 from compatfix.introspect.weights import reinitialise
+from compatfix.introspect.words import one_line
 
 # A seed whose text repeats itself hides mistakes; the next one is tried.
 SEED_TRIES = 4
@@ -70,7 +71,7 @@ def build_tiny_target(
         small = type(resolved.config).from_dict(_in_float32(tiny.config))
         model, attn = _instantiate(resolved.model_class, small, attn)
     except Exception as error:
-        raise TinyError(f"no tiny {resolved.name} could be built: {_one_line(error)}") from error
+        raise TinyError(f"no tiny {resolved.name} could be built: {one_line(error)}") from error
     silent = set(tiny.token_ids.values()) | (set() if mask_can_be_emitted else {tiny.mask_token_id})
     used = _initialise(model, seed, silent, tiny.mask_token_id)
     _forget_special_tokens(model)
@@ -143,11 +144,6 @@ def _cast(model: Any, dtype: torch.dtype) -> Any:
             parameter.data = parameter.data.float()
     model.config.dtype = dtype
     return model
-
-
-def _one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 __all__ = [

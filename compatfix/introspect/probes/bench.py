@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from compatfix.introspect.tiny import TinyTarget
+from compatfix.introspect.words import one_line
 from compatfix.model import Answer
 
 PROMPT, BLOCK, JUNK = 14, 6, 5
@@ -61,10 +62,19 @@ class Bench:
         self.argument = cache_argument_of(self.model)
 
     def new_cache(self) -> Any:
-        """The library's own cache for this model: built from its config, as generation does."""
+        """The library's own cache for this model, empty: built from its config, as generation does."""
+        kind = self._own_cache_class
+        return kind(config=self.model.config)
+
+    @functools.cached_property
+    def _own_cache_class(self) -> Any:
+        """DynamicCache, unless the model makes itself a cache of a class of its own."""
         from transformers import DynamicCache
 
-        return DynamicCache(config=self.model.config)
+        with torch.inference_mode():
+            out = self.model(input_ids=self.prompt, use_cache=True)
+        made = type(getattr(out, "cache", None) or getattr(out, "past_key_values", None))
+        return DynamicCache if made is type(None) or issubclass(DynamicCache, made) else made
 
     def forward(self, ids: torch.Tensor, cache: Any = None, **kwargs: Any) -> Any:
         """One forward at the positions that follow what the cache holds."""
@@ -139,14 +149,3 @@ def difference(one: torch.Tensor, two: torch.Tensor) -> float:
 def snapshot(cache: Any) -> Any:
     """A deep copy: states are updated in place, so nothing less keeps them."""
     return copy.deepcopy(cache)
-
-
-def one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def brief(message: str, limit: int = 90) -> str:
-    """The first sentence of a library's message, or as much of it as fits."""
-    sentence = message.split(". ")[0]
-    return sentence if len(sentence) <= limit else sentence[: limit - 1].rstrip() + "…"

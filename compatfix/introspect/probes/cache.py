@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from compatfix.introspect.probes.bench import PROMPT, Bench, Found, difference, logits_of, one_line, probe
+from compatfix.introspect.probes.bench import PROMPT, Bench, Found, difference, logits_of, probe
 from compatfix.introspect.skeleton import config_cache, describe_cache
+from compatfix.introspect.words import one_line
 
 
 @probe

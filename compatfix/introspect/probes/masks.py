@@ -6,19 +6,10 @@ from typing import Any
 
 import torch
 
-from compatfix.introspect.probes.bench import (
-    NOISE_FACTOR,
-    PROMPT,
-    Bench,
-    Found,
-    brief,
-    difference,
-    logits_of,
-    one_line,
-    probe,
-)
+from compatfix.introspect.probes.bench import NOISE_FACTOR, PROMPT, Bench, Found, difference, logits_of, probe
 from compatfix.introspect.shrink import WINDOW
 from compatfix.introspect.skeleton import decoder_layers_path
+from compatfix.introspect.words import brief, one_line
 
 # A tree of five nodes in topological order: a root with two children, one node below each.
 PARENTS = (-1, 0, 0, 1, 2)

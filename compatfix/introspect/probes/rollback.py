@@ -8,18 +8,8 @@ from typing import Any
 
 import torch
 
-from compatfix.introspect.probes.bench import (
-    BLOCK,
-    JUNK,
-    PROMPT,
-    Bench,
-    Found,
-    brief,
-    difference,
-    one_line,
-    probe,
-    snapshot,
-)
+from compatfix.introspect.probes.bench import BLOCK, JUNK, PROMPT, Bench, Found, difference, probe, snapshot
+from compatfix.introspect.words import brief, one_line
 
 
 @dataclass(frozen=True)

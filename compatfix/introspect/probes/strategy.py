@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from compatfix.introspect.probes.bench import Bench, Found, one_line, probe
+from compatfix.introspect.probes.bench import Bench, Found, probe
+from compatfix.introspect.words import one_line
 
 
 @probe
