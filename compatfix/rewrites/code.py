@@ -49,6 +49,10 @@ class Code:
         """Whether an expression is computed from the output of a draft."""
         return self.roles.derived(self.values(node), self.roles.draft_results)
 
+    def is_own(self, owner: Obj, attribute: str) -> bool:
+        """Whether an object of a class of the tree got this attribute from the tree, whose author may name it."""
+        return owner.kind == "instance" and bool(self.flow.fields.known(owner, attribute))
+
     def feeds_draft(self, value: Obj) -> bool:
         """Whether a value, or something computed from it, is an argument of a draft."""
         for site in self.flow.calls.values():

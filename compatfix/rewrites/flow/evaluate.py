@@ -72,20 +72,21 @@ class Flow:
         if isinstance(scope.node, ast.Lambda):
             self.add(scope.returns, self._eval(scope.node.body, scope))
         if scope not in self._nodes:
-            self._nodes[scope] = [node for node in nodes_of(scope.node) if not isinstance(node, _PASSIVE)]
+            self._nodes[scope] = _roots(scope)
         for node in self._nodes[scope]:
             self._statement(node, scope)
 
     def _parameters(self, scope: Scope) -> None:
         parameters = scope.parameters
-        for argument in parameters:
+        outer = scope.parent
+        has_self = outer is not None and outer.kind == "class" and bool(parameters) and not _is_static(scope.node)
+        if outer is not None and has_self:
+            self.add(scope.names(parameters[0].arg), {self.instance(outer)})
+        for argument in parameters[has_self:]:
             own = self.single("opaque", scope, argument.arg, name=argument.arg, node=argument, scope=scope)
             self.add(scope.names(argument.arg), {own})
             if argument.annotation is not None:
                 self._annotation(argument.annotation, own, scope)
-        outer = scope.parent
-        if outer is not None and outer.kind == "class" and parameters and not _is_static(scope.node):
-            self.add(scope.names(parameters[0].arg), {self.instance(outer)})
         arguments = scope.node.args  # type: ignore[attr-defined]
         for extra, kind in ((arguments.vararg, "sequence"), (arguments.kwarg, "dict")):
             if extra is not None:
@@ -126,8 +127,6 @@ class Flow:
                 self._assign(target, self._eval(source, scope), scope)
             case ast.Return(value=value) if value is not None:
                 self.add(scope.returns, self._eval(value, scope))
-            case ast.NamedExpr(target=target, value=value):
-                self._assign_expression(target, value, scope)
             case ast.expr():
                 self._eval(node, scope)
 
@@ -231,7 +230,10 @@ class Flow:
                 return self._eval(body, scope) | self._eval(orelse, scope)
             case ast.BoolOp(values=parts):
                 return {value for part in parts for value in self._eval(part, scope)}
-            case ast.NamedExpr(value=value) | ast.Starred(value=value) | ast.Await(value=value):
+            case ast.NamedExpr(target=target, value=value):
+                self._assign_expression(target, value, scope)
+                return self._eval(value, scope)
+            case ast.Starred(value=value) | ast.Await(value=value):
                 return self._eval(value, scope)
             case ast.BinOp(left=left, right=right):
                 operands = self._eval(left, scope) | self._eval(right, scope)
@@ -409,6 +411,13 @@ class Flow:
         for function in functions:
             if function.kind in ("function", "method") and function.scope is not None:
                 bind(self, function, function.scope, rest)
+
+
+def _roots(scope: Scope) -> list[ast.AST]:
+    """Statements, and the expressions that no other expression evaluates on its way."""
+    nodes = [node for node in nodes_of(scope.node) if not isinstance(node, _PASSIVE)]
+    inner = {c for node in nodes if isinstance(node, ast.expr) for c in ast.iter_child_nodes(node)}
+    return [node for node in nodes if not (isinstance(node, ast.expr) and node in inner)]
 
 
 def item_name(index: ast.expr) -> str:

@@ -62,7 +62,11 @@ class EmbeddingPath(Rule):
     def visit_attribute(self, node: ast.Attribute, code: Code) -> Outcome:
         if node.attr not in _EMBEDDINGS or not code.is_loaded(node):
             return None
-        owners = {owner for value in code.values(node.value) if (owner := _model(value)) is not None}
+        owners = {
+            owner
+            for value in code.values(node.value)
+            if (owner := _model(value)) is not None and not _is_own(value, node.attr, code)
+        }
         targets = owners & code.roles.targets or self._by_use(node, owners, code)
         if not targets:
             return None
@@ -85,6 +89,12 @@ class EmbeddingPath(Rule):
         site = code.site(call)
         strangers = {owner for owner in owners if owner.kind != "instance"} - code.roles.drafts
         return strangers if site is not None and code.feeds_draft(site.result) else set()
+
+
+def _is_own(value: Obj, attribute: str, code: Code) -> bool:
+    """The first step from the model is one that a class of the tree defines for itself."""
+    *steps, owner = value.chain()
+    return code.is_own(owner, steps[-1].name if steps else attribute)
 
 
 def _model(value: Obj) -> Obj | None:

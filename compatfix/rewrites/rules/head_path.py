@@ -58,6 +58,7 @@ class HeadPath(Rule):
     def visit_call(self, node: ast.Call, code: Code) -> Outcome:
         heads = {v for v in code.values(node.func) if v.kind == "field" and v.name in _HEADS}
         owners = {owner for head in heads if (owner := _model(head)) is not None}
+        owners = {owner for owner in owners if not any(code.is_own(owner, head.name) for head in heads)}
         targets = owners & code.roles.targets
         if not targets and node.args and code.from_draft(node.args[0]):
             targets = {owner for owner in owners if owner.kind != "instance"} - code.roles.drafts
