@@ -5,6 +5,7 @@ Exit codes: 0 done, nothing stands in the way · 1 findings · 2 bad use, bad in
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,16 @@ def split_budgets(ctx: click.Context, param: click.Parameter, value: str) -> tup
     return budgets
 
 
+def split_sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
+    try:
+        sizes = tuple(float(part) for part in value.split(",")) if value else ()
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of sizes in GB such as 48,48") from None
+    if any(not 0 < size < float("inf") for size in sizes):
+        raise click.BadParameter("a device has more than 0 GB")
+    return sizes
+
+
 def split_scopes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
     from compatfix.model import SCOPES
 
@@ -117,6 +128,7 @@ def main() -> None:
 @draft_option
 @click.option("--context", type=click.IntRange(1), default=32768, show_default=True, help="Tokens, for memory.")
 @click.option("--tree-budget", type=click.IntRange(0), default=64, show_default=True, help="Nodes, for memory.")
+@click.option("--devices", callback=split_sizes, metavar="GB,…", help="Devices to hold the memory plan against.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the tiny model.")
 @format_option
 @click.option("--fail-on", type=click.Choice(["error", "warning", "note"]), help="Exit 1 on findings of this level.")
@@ -142,6 +154,7 @@ def inspect(model: str, draft: str | None, form: str, fail_on: str | None, verbo
 @ignore_option
 @dirty_option
 @click.option("--force-runtime", is_flag=True, help="Replace a runtime copy that was edited by hand.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--target", metavar="MODEL", help="Go on to validate against this target.")
 @draft_option
 @click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True)
@@ -154,30 +167,36 @@ def patch(
     ignore: tuple[str, ...],
     allow_dirty: bool,
     force_runtime: bool,
+    form: str,
     target: str | None,
     draft: str | None,
     report_dir: Path,
     verbose: bool,
 ) -> None:
-    """Rewrites the code in PATH so that it is exact on any target. `compatfix undo PATH` takes it back."""
+    """Rewrites the code in PATH so that it is exact on any target; `compatfix undo PATH` takes it back."""
     from compatfix import api
+    from compatfix.report.patching import plan_json, plan_lines
 
     plan = api.plan_patch(path, select=select, ignore=ignore, force_runtime=force_runtime)
     if show_diff:
-        click.echo(api.diff(plan), nl=False)
-        sys.exit(0)
-    for line in api.describe_plan(plan, written=not check, target=target, draft=draft):
-        click.echo(line)
-    if check:
-        sys.exit(1 if not plan.empty or api.blocking(plan) else 0)
-    api.apply_patch(plan, allow_dirty=allow_dirty)
-    if target is None:
-        sys.exit(1 if api.blocking(plan) else 0)
+        from compatfix.rewrites import diff
+
+        sys.stdout.buffer.write(diff(plan).encode("utf-8", "surrogateescape"))
+        return
+    if not check:
+        api.apply_patch(plan, allow_dirty=allow_dirty)
+    if form == "json":
+        click.echo(plan_json(plan))
+    else:
+        for line in plan_lines(plan, written=not check, target=target, draft=draft):
+            click.echo(line)
+    left = bool(api.blocking(plan))
+    if check or target is None:
+        sys.exit(1 if left or (check and not plan.empty) else 0)
     with _progress() as on_step:
         report = api.validate(path, target, draft=draft, on_step=on_step)
-    api.write_report(report, report_dir)
-    _show(report, "text", verbose)
-    sys.exit(0 if not api.blocking(plan) and api.green(report, ("code",)) else 1)
+    _finish(report, report_dir, "text", verbose)
+    sys.exit(1 if left or not api.green(report, ("code",)) else 0)
 
 
 @main.command()
@@ -194,19 +213,19 @@ def undo(path: Path, force: bool) -> None:
 @main.command()
 @format_option
 def rules(form: str) -> None:
-    """Lists every code: what it finds, and whether `patch` fixes it."""
-    from compatfix import api
+    """Lists every code: its level, whether `patch` fixes it, and what it finds."""
+    from compatfix.report.patching import rules_text
 
-    click.echo(api.list_rules(form))
+    click.echo(rules_text(form))
 
 
 @main.command()
 @click.argument("code")
 def explain(code: str) -> None:
     """Prints the page of CODE (a number such as CF203, or a name such as absolute-crop)."""
-    from compatfix import api
+    from compatfix.rewrites import page
 
-    click.echo(api.explain(code))
+    click.echo(page(code), nl=False)
 
 
 def validation_options(command: Any) -> Any:
@@ -221,7 +240,9 @@ def validation_options(command: Any) -> Any:
             click.option("--prompts", type=click.IntRange(1), default=24, show_default=True),
             click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
             click.option("--seed", type=int, default=0, show_default=True),
-            click.option("--require", default="code", show_default=True, callback=split_scopes, help="Scopes."),
+            click.option(
+                "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."
+            ),
             click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True),
             format_option,
             python_option,
@@ -236,20 +257,18 @@ def validation_options(command: Any) -> Any:
 
 @main.command()
 @validation_options
-def validate(
-    tree: Path, target: str, require: tuple[str, ...], report_dir: Path, form: str, verbose: bool, **options: Any
-) -> None:
-    """Runs TREE as it is on disk against TARGET and judges it by scope."""
+def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool, **options: Any) -> None:
+    """Runs TREE as it is on disk against a target and judges it by scope."""
     from compatfix import api
 
+    required = options.pop("require")
     with _progress() as on_step:
         report = api.validate(tree, target, on_step=on_step, **_worker_options(options))
-    api.write_report(report, report_dir)
-    _show(report, form, verbose)
-    sys.exit(0 if api.green(report, require) else 1)
+    _finish(report, report_dir, form, verbose)
+    sys.exit(0 if api.green(report, required) else 1)
 
 
-@main.command(context_settings={"ignore_unknown_options": False})
+@main.command()
 @validation_options
 @click.option(
     "--patch",
@@ -260,31 +279,33 @@ def validate(
 @select_option
 @ignore_option
 @dirty_option
-@click.option("--ladder/--no-ladder", default=None, help="The step-by-step story of the unpatched code.")
+@click.option("--ladder/--no-ladder", default=True, show_default=True, help="Tell the story of the unpatched code too.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def gate(
-    tree: Path,
-    target: str,
-    require: tuple[str, ...],
-    report_dir: Path,
-    form: str,
-    verbose: bool,
-    cmd: tuple[str, ...],
-    **options: Any,
+    tree: Path, target: str, report_dir: Path, form: str, verbose: bool, cmd: tuple[str, ...], **options: Any
 ) -> None:
     """Exits 0 only when TREE, as it will run, passed every required scope; then starts the CMD given after --."""
     from compatfix import api
 
+    required = options.pop("require")
+    if cmd and options["patching"] == "copy":
+        raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
     with _progress() as on_step:
-        report = api.gate(tree, target, on_step=on_step, require=require, **_worker_options(options))
-    api.write_report(report, report_dir)
-    _show(report, form, verbose)
-    if not api.green(report, require):
+        report = api.gate(tree, target, on_step=on_step, **_worker_options(options))
+    _finish(report, report_dir, form, verbose)
+    if not api.green(report, required):
         sys.exit(1)
     if cmd:
-        import subprocess
+        _start(cmd)
 
-        sys.exit(subprocess.run(cmd, check=False).returncode)
+
+def _start(cmd: tuple[str, ...]) -> None:
+    """Hands the process over to `cmd`, so that its exit code and signals are its own."""
+    sys.stdout.flush()
+    try:
+        os.execvp(cmd[0], cmd)
+    except OSError as error:
+        raise UsageError(f"cannot start {cmd[0]}: {error.strerror or error}") from error
 
 
 def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -297,6 +318,15 @@ def _progress() -> Any:
     from compatfix.report.progress import progress
 
     return progress()
+
+
+def _finish(report: Report, directory: Path, form: str, verbose: bool) -> None:
+    """Writes the report, shows it, and says where it is."""
+    from compatfix.report.files import write_report
+
+    run = write_report(report, directory)
+    _show(report, form, verbose)
+    click.echo(f"report: {run}", err=form != "text")
 
 
 def _show(report: Report, form: str, verbose: bool) -> None:

@@ -6,6 +6,7 @@ Source code and paths are printed with Rich's markup off, since it would eat squ
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable
 
 from rich.console import Console
@@ -26,9 +27,9 @@ def show(report: Report, *, verbose: bool = False, console: Console | None = Non
         markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH
     )
     if report.statements:
-        _show_statements(out, report.statements, verbose)
-    if verbose and report.answers:
-        _show_answers(out, report.answers)
+        _show_statements(out, report.statements)
+    if report.answers:
+        _show_answers(out, report.answers, verbose)
     for table in tables(report):
         if table.brief or verbose:
             _show_table(out, table)
@@ -41,40 +42,31 @@ def show(report: Report, *, verbose: bool = False, console: Console | None = Non
         out.print(f"next: {report.next_step}", soft_wrap=True)
 
 
-def _show_statements(out: Console, statements: Iterable[Statement], verbose: bool) -> None:
+def _show_statements(out: Console, statements: Iterable[Statement]) -> None:
     topic = None
-    grid = _two_columns()
     for statement in statements:
         if statement.topic != topic:
-            if topic is not None:
-                out.print(grid)
-                grid = _two_columns()
             topic = statement.topic
             out.print(Text(topic, style="bold"))
-        grid.add_row(Text(statement.evidence, style="dim"), statement.text)
-    if topic is not None:
-        out.print(grid)
+        _hanging(out, Text(f"{statement.evidence:<8} ", style="dim"), statement.text)
 
 
-def _two_columns() -> Grid:
-    grid = Grid.grid(padding=(0, 1))
-    grid.add_column(width=8, no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def _show_answers(out: Console, answers: Iterable[Answer]) -> None:
-    out.print(Text("probes", style="bold"))
-    grid = Grid.grid(padding=(0, 1))
-    grid.add_column(width=3)
-    grid.add_column(overflow="fold", ratio=2)
-    grid.add_column(overflow="fold", ratio=3)
+def _show_answers(out: Console, answers: Iterable[Answer], verbose: bool) -> None:
+    out.print(Text("behaviour, measured on a tiny model of the same class", style="bold"))
     for answer in answers:
-        mark = {True: Text("ok", style="green"), False: Text("no", style="red"), None: Text("–", style="dim")}[
-            answer.ok
-        ]
-        grid.add_row(mark, answer.question, answer.text)
-    out.print(grid)
+        mark, style = {True: ("yes", "green"), False: ("NO", "red"), None: ("", "dim")}[answer.ok]
+        numbers = ", ".join(f"{name} {number:.3g}" for name, number in answer.numbers.items())
+        text = f"{answer.question} {answer.text}" + (f" [{numbers}]" if verbose and numbers else "")
+        _hanging(out, Text(f"{mark:<8} ", style=style), text)
+
+
+def _hanging(out: Console, head: Text, text: str) -> None:
+    """One entry whose further lines start below its text and not below its head."""
+    width = max(out.width - len(head), 20)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    out.print(head.append(lines[0], style="default"), soft_wrap=True)
+    for line in lines[1:]:
+        out.print(" " * 9 + line, soft_wrap=True)
 
 
 def _show_table(out: Console, table: Table) -> None:

@@ -1,0 +1,154 @@
+"""What the command line and Python users call: inspect, patch, validate, gate.
+
+Every function returns plain data and prints nothing. Bad input raises `compatfix.errors.UsageError`; what stands in the
+way of the code under test is a finding in the result, never an exception.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compatfix import __version__
+from compatfix.errors import UsageError
+from compatfix.model import LEVELS, Finding, Level, PatchPlan, Report, Scope
+
+if TYPE_CHECKING:
+    from compatfix.process import OnStep
+
+CONTEXT = 32768
+TREE_BUDGET = 64
+
+
+def _silent(step: Any) -> None: ...
+
+
+def inspect(
+    model: str | Path,
+    *,
+    draft: str | Path | None = None,
+    context: int = CONTEXT,
+    tree_budget: int = TREE_BUDGET,
+    devices: Sequence[float] = (),
+    seed: int = 0,
+    python: str | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+    on_step: OnStep = _silent,
+) -> Report:
+    """Profiles a target, and its draft, without loading weights: class, cache, behaviour, pairing, memory, environment.
+
+    Args: `context` tokens and `tree_budget` nodes are those of the memory plan, `devices` sizes in GB to hold it
+    against besides those present; `seed` is that of the tiny model; limits are per step, in seconds and bytes.
+    Raises: UsageError for bad input (no directory, a broken config.json, an unknown model type, remote code).
+    """
+    from compatfix.checks import run_checks
+    from compatfix.introspect.configfile import read_config, read_target_config
+    from compatfix.process import WorkerFailed, worker
+    from compatfix.profiles import Inspection
+    from compatfix.serial import from_plain
+
+    started = Clock()
+    read_target_config(model)
+    if draft is not None:
+        read_config(draft)
+    subject = {"target": str(model)} | ({"draft": str(draft)} if draft is not None else {})
+    args = {
+        "target": str(model),
+        "draft": None if draft is None else str(draft),
+        "context": context,
+        "tree_budget": tree_budget,
+        "devices": list(devices),
+        "seed": seed,
+    }
+    try:
+        with worker(python) as process:
+            found = process.run("inspect", args, on_step=on_step, time_limit=time_limit, memory_limit=memory_limit)
+    except WorkerFailed as failure:
+        return started.stamp(Report("inspect", subject, findings=(failure.finding,)))
+    inspection = from_plain(Inspection, found)
+    target = shlex.join(["--target", str(model)] + (["--draft", str(draft)] if draft is not None else []))
+    return started.stamp(
+        Report(
+            "inspect",
+            subject,
+            statements=inspection.statements,
+            answers=inspection.target.answers,
+            findings=run_checks(inspection),
+            sections={"inspection": found},
+            next_step=f"compatfix gate TREE {target} --patch copy",
+        )
+    )
+
+
+def plan_patch(
+    path: str | Path, *, select: Sequence[str] = (), ignore: Sequence[str] = (), force_runtime: bool = False
+) -> PatchPlan:
+    """What `patch` would do to the tree at `path`; reads only. Codes or names of rules select and ignore.
+
+    Raises: UsageError where there is no such tree, or no Python file in it.
+    """
+    from compatfix.rewrites import plan
+
+    return plan(tree_directory(path), select=select, ignore=ignore, force=force_runtime)
+
+
+def apply_patch(plan: PatchPlan, *, allow_dirty: bool = False) -> tuple[str, ...]:
+    """Writes a plan, atomically and with a journal; returns the paths written. Raises UsageError, before any write."""
+    from compatfix.rewrites import apply
+
+    return apply(plan, allow_dirty=allow_dirty).paths
+
+
+def undo(path: str | Path, *, force: bool = False) -> list[str]:
+    """Takes the last patch of the tree at `path` back, byte for byte; returns the paths restored."""
+    from compatfix.rewrites import undo
+
+    return undo(tree_directory(path), force=force)
+
+
+def blocking(plan: PatchPlan) -> tuple[Finding, ...]:
+    """What a patch leaves that stands in the way: its errors and warnings, not its notes."""
+    return tuple(finding for finding in plan.unfixed if finding.level != "note")
+
+
+def worst_at_least(report: Report, level: Level) -> bool:
+    """Whether the report has a finding of `level` or graver."""
+    limit = LEVELS.index(level)
+    return any(LEVELS.index(finding.level) <= limit for finding in report.findings)
+
+
+def green(report: Report, required: Sequence[Scope]) -> bool:
+    """Whether every required scope passed. A report without a verdict is never green."""
+    return report.verdict is not None and report.verdict.green(tuple(required))
+
+
+def tree_directory(path: str | Path) -> Path:
+    """The directory of a tree, or UsageError."""
+    root = Path(path)
+    if not root.exists():
+        raise UsageError(f"{path} does not exist")
+    if not root.is_dir():
+        raise UsageError(f"{path} is a file; give the directory of the tree")
+    return root
+
+
+class Clock:
+    """When a run began; stamps its report with that, the time it took and the tool's version."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._started = datetime.now(timezone.utc)
+
+    def stamp(self, report: Report) -> Report:
+        return replace(
+            report,
+            version=__version__,
+            started=self._started.isoformat(timespec="seconds"),
+            seconds=round(time.monotonic() - self._began, 1),
+        )
