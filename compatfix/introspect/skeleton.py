@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections import Counter
 from collections.abc import Iterator
@@ -95,17 +94,16 @@ def kernel_packages(model: Any, layers_path: str | None) -> tuple[str, ...]:
     """Optional packages that the decoder's mixers have fast paths for, by what their modules are made of."""
     if layers_path is None:
         return ()
+    mixers: set[type[nn.Module]] = set()
     wanted = set()
     for module in model.get_submodule(layers_path).modules():
         if any(isinstance(child, nn.Conv1d) for child in module.children()):
             wanted.add("causal-conv1d")
-        elif not any(name in dict(module.named_parameters(recurse=False)) for name in ("A_log", "dt_bias")):
-            continue
-        source = _source(type(module))
-        for mark, package in KERNEL_MARKS.items():
-            if mark in source:
-                wanted.add(package)
-    return tuple(sorted(wanted))
+            mixers.add(type(module))
+        elif {"A_log", "dt_bias"} & {name for name, _ in module.named_parameters(recurse=False)}:
+            mixers.add(type(module))
+    sources = "".join(_source(kind) for kind in mixers)
+    return tuple(sorted(wanted | {package for mark, package in KERNEL_MARKS.items() if mark in sources}))
 
 
 def config_cache(config: Any) -> Any:
@@ -135,7 +133,6 @@ def layer_kind(layer: Any) -> str:
     return "full" if attention else "none"
 
 
-@functools.cache
 def _source(kind: type[Any]) -> str:
     try:
         return inspect.getsource(kind)
