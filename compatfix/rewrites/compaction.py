@@ -74,11 +74,12 @@ def _picks(value: ast.AST, code: Code, depth: int) -> bool:
 
 
 def _is_advanced(index: ast.expr) -> bool:
-    """`x[:, :, picked]`: a name among slices."""
+    """`x[:, :, picked]`: something computed among slices."""
+    computed = (ast.Name, ast.Attribute, ast.Call, ast.BinOp, ast.Subscript, ast.List, ast.ListComp)
     return (
         isinstance(index, ast.Tuple)
         and any(isinstance(part, ast.Slice) for part in index.elts)
-        and any(isinstance(part, ast.Name) for part in index.elts)
+        and any(isinstance(part, computed) for part in index.elts)
     )
 
 

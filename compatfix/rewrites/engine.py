@@ -19,6 +19,7 @@ from compatfix.rewrites.rule import Edit, Rule, Unfixed
 from compatfix.rewrites.suppress import is_suppressed, suppressions
 
 _PASSES = 8
+_RUNTIME = RUNTIME.encode()
 
 
 @dataclass
@@ -69,7 +70,7 @@ def rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected:
         for path, data in now.items()
         if data != sources[path]
     ]
-    result.imports_runtime = any(RUNTIME.encode() in data for data in now.values())
+    result.imports_runtime = any(_RUNTIME in data for data in now.values())
     return result
 
 
@@ -77,13 +78,17 @@ class _Files:
     """Files parsed on demand; what cannot be parsed is remembered as a finding."""
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
-        self._sources = sources
+        self.sources = sources
         self.trees: dict[str, ast.Module] = {}
         self.broken: list[Finding] = []
+        self._tried: set[str] = set()
 
     def parse(self, path: str) -> ast.Module | None:
+        if path in self._tried:
+            return self.trees.get(path)
+        self._tried.add(path)
         try:
-            self.trees[path] = ast.parse(self._sources[path], filename=path)
+            self.trees[path] = ast.parse(self.sources[path], filename=path)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             self.broken.append(broken_file(path, error))
             return None
@@ -99,14 +104,9 @@ def broken_file(path: str, error: Exception) -> Finding:
 def _detect(
     files: _Files, rules: Sequence[type[Rule]], selected: set[str], package: str
 ) -> tuple[dict[str, list[_Found]], list[Finding], dict[str, int]]:
-    sources = files._sources
+    sources = files.sources
     project = Project(sources, files.parse, package)
-    triggered = {path: [r for r in rules if any(t in data for t in r.trigger)] for path, data in sources.items()}
-    for path, wanted in triggered.items():
-        if wanted or RUNTIME.encode() in sources[path]:
-            project.load(path)
-        elif not _compiles(path, files):
-            continue
+    awake = _load(project, files, rules)
     flow = Flow(project)
     flow.run()
     roles = Roles(flow)
@@ -114,15 +114,12 @@ def _detect(
     unfixed: list[Finding] = []
     ignored: dict[str, int] = {}
     for module in project.modules():
-        wanted = triggered.get(module.path, [])
-        if not wanted:
-            continue
         code = Code(module, roles)
         off = suppressions(sources[module.path])
         lines = decoded_lines(sources[module.path])
         for node in _in_order(module):
-            for rule in wanted:
-                outcome = rule().visit(node, code)
+            for rule in awake:
+                outcome = rule.visit(node, code)
                 if outcome is None or is_suppressed(rule.code, outcome.node, off):
                     continue
                 if rule.code not in selected:
@@ -131,14 +128,38 @@ def _detect(
                     place = location(module.path, outcome.node, lines)
                     unfixed.append(Finding(rule.code, CODES[rule.code].level, "read", outcome.reason, place))
                 else:
-                    found.setdefault(module.path, []).append(_Found(rule, outcome))
+                    found.setdefault(module.path, []).append(_Found(type(rule), outcome))
                     break
     return found, unfixed, ignored
 
 
-def _compiles(path: str, files: _Files) -> bool:
-    """Files without a trigger are not analysed, but a broken one is still said to be broken."""
-    return files.parse(path) is not None
+def _load(project: Project, files: _Files, rules: Sequence[type[Rule]]) -> list[Rule]:
+    """Loads the files that matter and gives the rules that something in the tree wakes.
+
+    Those with the trigger of a rule matter, what they import, and files that name one of them: a rule's trigger may
+    stand in a helper and the code to edit in its caller. The rest is parsed, to say where it is broken, and no more.
+    """
+    sources = files.sources
+    awake = [rule() for rule in rules if any(t in data for data in sources.values() for t in rule.trigger)]
+    pending = [
+        path for path, data in sources.items() if any(t in data for r in awake for t in r.trigger) or _RUNTIME in data
+    ]
+    while pending:
+        for path in pending:
+            project.load(path)
+        names = {_module_name(module.path) for module in project.modules()}
+        loaded = {module.path for module in project.modules()}
+        pending = [
+            path
+            for path, data in sources.items()
+            if path not in loaded and files.parse(path) is not None and any(name in data for name in names)
+        ]
+    return awake
+
+
+def _module_name(path: str) -> bytes:
+    parts = path.removesuffix("/__init__.py").removesuffix(".py").split("/")
+    return parts[-1].encode()
 
 
 def _in_order(module: Module) -> list[ast.AST]:

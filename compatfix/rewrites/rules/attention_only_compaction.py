@@ -102,9 +102,10 @@ class AttentionOnlyCompaction(Rule):
         if nested or not any(code.is_target_cache(owner) for owner in owners) or not selects_stored_keys(node, code):
             return None
         function = code.scope(node)
-        if any(v.kind == "opaque" and v.scope is function and v.node in function.parameters
-               for owner in owners for v in code.values(owner)):  # fmt: skip
-            return None
+        parameters = function.parameters
+        given = any(value.node in parameters for owner in owners for value in code.values(owner))
+        if given and not any(site.scope is function for site in code.roles.target_calls.values()):
+            return None  # a helper's loop: what counts is who calls the helper
         return Unfixed(
             node,
             "keys and values are picked in place, and recurrent states are not; "
