@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from compatfix.introspect.classes import Resolved
-from compatfix.profiles import CacheProfile, ClassProfile
+from compatfix.profiles import ClassProfile
 
 # Paths that published code or public notes take for granted; each is looked up in every class.
 USED_IN_CODE = ("model.embed_tokens", "model.language_model.embed_tokens", "lm_head")
@@ -104,33 +104,6 @@ def kernel_packages(model: Any, layers_path: str | None) -> tuple[str, ...]:
             mixers.add(type(module))
     sources = "".join(_source(kind) for kind in mixers)
     return tuple(sorted(wanted | {package for mark, package in KERNEL_MARKS.items() if mark in sources}))
-
-
-def config_cache(config: Any) -> Any:
-    """The cache that the library builds from a config; raises what the library raises."""
-    from transformers import DynamicCache
-
-    return DynamicCache(config=config)
-
-
-def describe_cache(cache: Any) -> CacheProfile:
-    layers = list(getattr(cache, "layers", ()))
-    kinds = [layer_kind(layer) for layer in layers]
-    classes = Counter(type(layer).__name__ for layer in layers)
-    return CacheProfile(type(cache).__name__, dict(classes), dict(Counter(kinds)), kinds[0] if kinds else "none")
-
-
-def layer_kind(layer: Any) -> str:
-    """What a layer of a cache keeps, by what it can do: its class may be new, its methods are not."""
-    linear = any(hasattr(layer, name) for name in ("recurrent_states", "conv_states", "update_recurrent_state"))
-    attention = hasattr(layer, "keys") or ("update" in dir(type(layer)) and not linear)
-    if linear and hasattr(layer, "keys"):
-        return "hybrid"
-    if linear:
-        return "linear"
-    if getattr(layer, "is_sliding", False):
-        return "sliding"
-    return "full" if attention else "none"
 
 
 def _source(kind: type[Any]) -> str:

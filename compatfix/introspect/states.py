@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from compatfix.introspect.caches import cache_class_of, cache_of, layer_types_of, layers_of
 from compatfix.introspect.classes import Resolved
-from compatfix.introspect.probes.bench import cache_argument_of
 from compatfix.introspect.shrink import shallow_config
-from compatfix.introspect.skeleton import build_skeleton, config_cache
+from compatfix.introspect.skeleton import build_skeleton
 from compatfix.profiles import StateProfile
 
 TOKENS = 2
@@ -29,21 +29,21 @@ def count_states(resolved: Resolved, dtype: str) -> StateProfile:
     try:
         config = type(resolved.config).from_dict(shallow_config(resolved.config.to_dict()))
         shallow = build_skeleton(replace(resolved, config=config), dtype)
-        cache = config_cache(shallow.config)
         ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
         with torch.inference_mode():
-            shallow(input_ids=ids, use_cache=True, **{cache_argument_of(shallow): cache})
-        by_class = {type(layer): _count(layer, wanted) for layer in cache.layers}
-        return _sum(by_class, Counter(type(layer) for layer in config_cache(resolved.config).layers))
+            cache = cache_of(shallow(input_ids=ids, use_cache=True))
+        by_kind = {name: _count(layer, wanted) for name, layer in layers_of(cache, layer_types_of(config))}
+        whole = cache_class_of(cache)(config=resolved.config)
+        return _sum(by_kind, Counter(name for name, _ in layers_of(whole, layer_types_of(resolved.config))))
     except Exception:
         # Masks and experts that look at values cannot run on shapes; attention-only arithmetic is what is left.
         return _from_config(resolved.config.get_text_config(), wanted)
 
 
-def _sum(by_class: dict[type, StateProfile], counts: Counter[type]) -> StateProfile:
+def _sum(by_kind: dict[str, StateProfile], counts: Counter[str]) -> StateProfile:
     total = NOTHING
     for kind, count in counts.items():
-        one = by_class[kind]
+        one = by_kind[kind]
         total = StateProfile(
             total.kv_per_token + count * one.kv_per_token,
             total.window_bytes + count * one.window_bytes,

@@ -11,7 +11,7 @@ import transformers
 from compatfix.introspect.classes import CAUSAL, NoClass, Resolved, alternatives, config_from_dict, resolve
 from compatfix.introspect.dtypes import bytes_of, dtype_of, quantisation_of
 from compatfix.introspect.probes import Bench, run_probes
-from compatfix.introspect.skeleton import build_skeleton, config_cache, describe_cache, describe_class, kernel_packages
+from compatfix.introspect.skeleton import build_skeleton, describe_class, kernel_packages
 from compatfix.introspect.states import count_states
 from compatfix.introspect.tiny import TinyError, build_tiny_target
 from compatfix.introspect.words import one_line
@@ -45,7 +45,7 @@ def describe_target(
     profile = _static_profile(config, full, chosen, path, progress)
     answers, tiny = _measure(full, chosen, seed, progress)
     strategy = next((a.value.get("strategy") for a in answers if a.probe == "strategy_is_exact" and a.value), None)
-    return replace(profile, answers=answers, tiny=tiny, strategy=strategy)
+    return replace(profile, answers=answers, tiny=tiny, strategy=strategy, cache=_cache_profile(answers))
 
 
 def _library_config(config: Mapping[str, Any], path: str) -> Any:
@@ -99,7 +99,7 @@ def _static_profile(
         dtype_bytes=bytes_of(dtype),
         sliding_window=getattr(text, "sliding_window", None),
         quantised=quantisation_of(config)[0],
-        cache=_cache_profile(skeleton.config),
+        cache=None,
         states=states,
         transforms=_transforms(text),
         kernels=kernels,
@@ -127,12 +127,10 @@ def _loaders(full: Any, resolved: Resolved) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _cache_profile(config: Any) -> CacheProfile | None:
-    try:
-        return describe_cache(config_cache(config))
-    except Exception:
-        # The probe of the same name reports the exception.
-        return None
+def _cache_profile(answers: tuple[Answer, ...]) -> CacheProfile | None:
+    """What the probe of the cache's kinds saw; None where it failed."""
+    value = next((a.value for a in answers if a.probe == "cache_kinds"), None)
+    return CacheProfile(**value) if isinstance(value, Mapping) else None
 
 
 def _transforms(text: Any) -> dict[str, float]:

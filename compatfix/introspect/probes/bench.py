@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from compatfix.introspect.caches import cache_argument_of, cache_class_of, cache_of
 from compatfix.introspect.tiny import TinyTarget
 from compatfix.introspect.words import one_line
 from compatfix.model import Answer
@@ -63,18 +64,13 @@ class Bench:
 
     def new_cache(self) -> Any:
         """The library's own cache for this model, empty: built from its config, as generation does."""
-        kind = self._own_cache_class
-        return kind(config=self.model.config)
+        return self.cache_class(config=self.model.config)
 
     @functools.cached_property
-    def _own_cache_class(self) -> Any:
-        """DynamicCache, unless the model makes itself a cache of a class of its own."""
-        from transformers import DynamicCache
-
+    def cache_class(self) -> Any:
+        """The class of the cache that the model makes itself when it is given none."""
         with torch.inference_mode():
-            out = self.model(input_ids=self.prompt, use_cache=True)
-        made = type(getattr(out, "cache", None) or getattr(out, "past_key_values", None))
-        return DynamicCache if made is type(None) or issubclass(DynamicCache, made) else made
+            return cache_class_of(cache_of(self.model(input_ids=self.prompt, use_cache=True)))
 
     def forward(self, ids: torch.Tensor, cache: Any = None, **kwargs: Any) -> Any:
         """One forward at the positions that follow what the cache holds."""
@@ -128,12 +124,6 @@ class Bench:
         if found > NOISE_FACTOR * noise:
             return False
         return True if found <= fault / FAULT_FACTOR else None
-
-
-def cache_argument_of(model: Any) -> str:
-    """The name under which the forward takes its cache."""
-    parameters = inspect.signature(model.forward).parameters
-    return "cache" if "cache" in parameters and "past_key_values" not in parameters else "past_key_values"
 
 
 def logits_of(output: Any) -> torch.Tensor:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import asdict
 from typing import Any
 
+from compatfix.introspect.caches import describe_cache, layer_types_of
 from compatfix.introspect.probes.bench import PROMPT, Bench, Found, difference, logits_of, probe
-from compatfix.introspect.skeleton import config_cache, describe_cache
 from compatfix.introspect.words import one_line
 
 
@@ -61,9 +62,10 @@ def cache_kinds(bench: Bench) -> Found:
 
     Built from the real config, without weights.
     """
-    profile = describe_cache(config_cache(bench.real_config))
+    cache = bench.cache_class(config=bench.real_config)
+    profile = describe_cache(cache, layer_types_of(bench.real_config))
     kinds = ", ".join(f"{count} {kind}" for kind, count in profile.kinds.items())
-    return Found(f"{profile.class_name}: {kinds}", None, value={"class": profile.class_name, "kinds": profile.kinds})
+    return Found(f"{profile.class_name}: {kinds}", None, value=asdict(profile))
 
 
 @probe
@@ -75,7 +77,7 @@ def seq_length_counts_tokens(bench: Bench) -> Found:
     cache = bench.prefill()
     total = int(cache.get_seq_length())
     by_kind: dict[str, Any] = {}
-    kinds = describe_cache(cache).first
+    first = describe_cache(cache, layer_types_of(bench.model.config)).first
     for index, layer in enumerate(getattr(cache, "layers", ())):
         name = type(layer).__name__
         if name in by_kind:
@@ -86,9 +88,9 @@ def seq_length_counts_tokens(bench: Bench) -> Found:
             by_kind[name] = one_line(error)
     ok = total == PROMPT
     text = f"yes: {total} after {PROMPT} tokens" if ok else f"no: {total} after {PROMPT} tokens"
-    if kinds == "linear":
+    if first == "linear":
         text += ", although layer 0 is linear"
-    return Found(text, ok, {"length": total, "tokens": PROMPT}, {"first": kinds, "by_layer_class": by_kind})
+    return Found(text, ok, {"length": total, "tokens": PROMPT}, {"first": first, "by_layer_class": by_kind})
 
 
 @probe
