@@ -138,10 +138,10 @@ def _try(candidates: list[Strategy], base: Baseline) -> tuple[Strategy | None, l
     """Strategies in the order of their cost, until one agrees."""
     trials: list[Trial] = []
     noise = max(base.noise, base.noise_floor)
-    if noise >= base.fault:
+    if base.noise >= base.fault:
         reason = (
-            f"plain decoding one token at a time differs from one forward by {noise:.3g}, no less than a planted fault "
-            f"does ({base.fault:.3g}); nothing can be told"
+            f"plain decoding one token at a time differs from one forward by {base.noise:.3g}, no less than a planted "
+            f"fault does ({base.fault:.3g}); nothing can be told"
         )
         return None, [Trial(strategy.name, False, None, reason) for strategy in candidates[:1]]
     for strategy in candidates:
