@@ -7,7 +7,7 @@ from compatfix.rewrites.listing import all_rules, page, render_plan
 from compatfix.rewrites.planning import plan
 from compatfix.rewrites.plausible import plausible_fix
 from compatfix.rewrites.rule import Case, Rule
-from compatfix.rewrites.writing import Applied, apply, copy_tree, undo, write_copy
+from compatfix.rewrites.writing import Applied, apply, copy_tree, patch_copy, undo, write_copy
 
 __all__ = [
     "Applied",
@@ -18,6 +18,7 @@ __all__ = [
     "copy_tree",
     "diff",
     "page",
+    "patch_copy",
     "plan",
     "plausible_fix",
     "render_plan",

@@ -14,8 +14,9 @@ from compatfix.rewrites.roles import Roles
 class Code:
     """One file of the tree, with the roles of everything in it."""
 
-    def __init__(self, module: Module, roles: Roles) -> None:
+    def __init__(self, module: Module, roles: Roles, selected: frozenset[str] = frozenset()) -> None:
         self.module = module
+        self.selected = selected
         self.roles = roles
         self.flow = roles.flow
         self._scopes = self.flow.project.scopes(module)
@@ -38,6 +39,14 @@ class Code:
 
     def is_target_cache(self, node: ast.expr) -> bool:
         return bool(self.values(node) & self.roles.target_caches)
+
+    def is_verified(self, cache: ast.expr) -> bool:
+        """Whether the forwards on this cache go through the runtime's `verify`, now or after the selected rules."""
+        if "CF202" in self.selected:
+            return True
+        values = self.values(cache)
+        sites = [s for s in self.roles.target_calls.values() if self.roles.caches_of(s) & values]
+        return bool(sites) and all(f"{RUNTIME}.verify" in {c.name for c in s.callees} for s in sites)
 
     def is_target(self, node: ast.expr) -> bool:
         return bool(self.values(node) & self.roles.targets)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import io
+import sys
 import tokenize
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +21,7 @@ from compatfix.rewrites.rule import Edit, Rule, Unfixed
 from compatfix.rewrites.suppress import is_suppressed, suppressions
 
 _PASSES = 8
+_DEEPEST = 20_000
 _RUNTIME = RUNTIME.encode()
 
 
@@ -40,6 +43,16 @@ class _Found:
 
 def rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected: set[str], package: str = "") -> Result:
     """Runs the rules on files by path until nothing changes. `package` names the root where it is itself a package."""
+    # Long sums and chains of calls nest deeper than Python's default limit, and are no reason to give up.
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        return _rewrite(sources, rules, selected, package)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected: set[str], package: str) -> Result:
     result = Result()
     now = dict(sources)
     fixes: dict[str, list[Fix]] = {}
@@ -88,7 +101,9 @@ class _Files:
             return self.trees.get(path)
         self._tried.add(path)
         try:
-            self.trees[path] = ast.parse(self.sources[path], filename=path)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # odd escapes in somebody's strings are not our news
+                self.trees[path] = ast.parse(self.sources[path], filename=path)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             self.broken.append(broken_file(path, error))
             return None
@@ -114,7 +129,7 @@ def _detect(
     unfixed: list[Finding] = []
     ignored: dict[str, int] = {}
     for module in project.modules():
-        code = Code(module, roles)
+        code = Code(module, roles, frozenset(selected))
         off = suppressions(sources[module.path])
         lines = decoded_lines(sources[module.path])
         for node in _in_order(module):
@@ -189,7 +204,7 @@ def _apply(
         module = imports.without_unused(module, tree, after)
         changed = module.bytes
         ast.parse(changed)
-    except (cst.ParserSyntaxError, transform.NotReproduced, SyntaxError, ValueError, UnicodeError) as error:
+    except (cst.ParserSyntaxError, transform.NotReproduced, SyntaxError, ValueError, RecursionError) as error:
         return broken_file(path, error)
     fixes = [
         Fix(item.rule.code, location(path, item.edit.node, lines), *done.sources[number], safe=item.rule.safe)

@@ -9,10 +9,12 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compatfix.errors import UsageError
 from compatfix.model import PatchPlan
 from compatfix.rewrites import journal
+from compatfix.rewrites.planning import plan
 from compatfix.rewrites.runtime_copy import digest
 
 
@@ -24,25 +26,25 @@ class Applied:
     paths: tuple[str, ...]
 
 
-def apply(plan: PatchPlan, *, allow_dirty: bool = False) -> Applied:
+def apply(planned: PatchPlan, *, allow_dirty: bool = False) -> Applied:
     """Writes the changes of a plan.
 
     Raises: UsageError before the first write where a file changed since the plan was made, or has uncommitted changes
     that are not compatfix's own and `allow_dirty` is not given.
     """
-    if plan.empty:
+    if planned.empty:
         return Applied("", ())
-    root = Path(plan.root)
+    root = Path(planned.root)
     with journal.locked(root):
         before: dict[str, tuple[bytes | None, int | None]] = {}
-        for change in plan.changes:
+        for change in planned.changes:
             data, mode = _state(root / change.path)
             if data != change.before:
                 raise UsageError(f"{change.path} changed while it was being patched; run again")
             before[change.path] = (data, mode)
         if not allow_dirty:
             _refuse_uncommitted(root, before)
-        after = {change.path: change.after for change in plan.changes}
+        after = {change.path: change.after for change in planned.changes}
         record = journal.write_record(root, before, after)
         for path, data in after.items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -100,13 +102,20 @@ def copy_tree(root: Path, destination: Path) -> Path:
     return destination
 
 
-def write_copy(plan: PatchPlan) -> tuple[str, ...]:
+def patch_copy(root: Path, destination: Path, **options: Any) -> PatchPlan:
+    """Copies a tree and patches the copy; `options` are those of `plan`. The tree itself stays as it is."""
+    planned = plan(copy_tree(root, destination), **options)
+    write_copy(planned)
+    return planned
+
+
+def write_copy(planned: PatchPlan) -> tuple[str, ...]:
     """Writes a plan into a copy that is nobody's work: no journal, no questions."""
-    for change in plan.changes:
-        path = Path(plan.root) / change.path
+    for change in planned.changes:
+        path = Path(planned.root) / change.path
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, change.after, _state(path)[1])
-    return tuple(change.path for change in plan.changes)
+    return tuple(change.path for change in planned.changes)
 
 
 def replace_file(path: Path, data: bytes, mode: int | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -226,3 +228,22 @@ def test_each_fix_says_where_and_what(tree: MakeTree, runtime: Path) -> None:
         ),
         ("CF203", "loop.py:8:5", "cache.crop(3)", "crop_to(cache, 3)"),
     ]
+
+
+def test_deep_expressions_are_no_obstacle() -> None:
+    deep = b"total = " + b" + ".join([b"x"] * 3000) + b"\n" + b"y = z" + b".a()" * 800 + b"\n"
+    assert patched(LOOP + deep) == PATCHED_LOOP + deep
+
+
+def test_carriage_returns_alone_are_reported_and_left() -> None:
+    result = rewrite({"a.py": LOOP.replace(b"\n", b"\r")}, RULES, EVERY)
+    assert result.changes == []
+    assert {finding.code for finding in result.unfixed} == {"CF908"}
+
+
+def test_rules_and_pages_need_neither_libcst_nor_torch() -> None:
+    program = (
+        "import sys; from compatfix.rewrites import all_rules, page; all_rules(); page('CF203'); print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"libcst", "torch", "transformers"} & set(loaded)

@@ -13,7 +13,7 @@ import pytest
 
 from compatfix.errors import UsageError
 from compatfix.model import FileChange, PatchPlan
-from compatfix.rewrites import apply, copy_tree, diff, journal, plan, undo, write_copy
+from compatfix.rewrites import apply, copy_tree, diff, journal, patch_copy, plan, undo
 
 from .conftest import LOOP, PATCHED_LOOP, MakeTree, git
 
@@ -276,8 +276,8 @@ class TestRuntimeCopy:
 def test_a_copy_is_patched_and_the_tree_stays(root: Path, runtime: Path, tmp_path: Path) -> None:
     (root / "link.py").symlink_to("same.py")
     before = snapshot(root)
-    copy = copy_tree(root, tmp_path / "copy")
-    write_copy(plan(copy, runtime=runtime))
+    copy = tmp_path / "copy"
+    assert patch_copy(root, copy, runtime=runtime).root == str(copy)
     assert (copy / "loop.py").read_bytes() == PATCHED_LOOP
     assert (copy / "link.py").is_symlink()
     assert stat.S_IMODE((copy / "loop.py").stat().st_mode) == 0o755

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from compatfix.rewrites.cases import target
+from compatfix.rewrites.cases import target, verified
 from compatfix.rewrites.code import Code
 from compatfix.rewrites.compaction import compaction_of, selects_stored_keys
 from compatfix.rewrites.rule import Case, Outcome, Rule, Unfixed
@@ -47,8 +47,8 @@ class AttentionOnlyCompaction(Rule):
         Case("keep(other, 3, picked)", given=target() + _HELPER),
     )
     INVALID = (
-        Case("keep(cache, start, picked)", "commit(cache, picked)", given=target() + _HELPER),
-        Case("keep(cache, picked=best, past=start)", "commit(cache, best)", given=target() + _HELPER),
+        Case("keep(cache, start, picked)", "commit(cache, picked)", given=verified() + _HELPER),
+        Case("keep(cache, picked=best, past=start)", "commit(cache, best)", given=verified() + _HELPER),
         Case(
             "def keep(kv, past, picked):\n    at = torch.arange(past + 4)\n    at = past + torch.tensor(picked)\n"
             "    for i in range(len(kv.key_cache)):\n"
@@ -58,7 +58,7 @@ class AttentionOnlyCompaction(Rule):
             "    for i in range(len(kv.key_cache)):\n"
             "        kv.key_cache[i] = torch.cat([kv.key_cache[i][:, :, :past], kv.key_cache[i][:, :, at]], 2)\n"
             "commit(cache, picked)",
-            given="import torch\n" + target(),
+            given="import torch\n" + verified(),
         ),
     )
     UNFIXABLE = (
@@ -69,6 +69,7 @@ class AttentionOnlyCompaction(Rule):
             given=target(),
             reason="counts its indices",
         ),
+        Case("keep(cache, start, picked)", given=target() + _HELPER, reason="select CF202"),
     )
 
     def visit_call(self, node: ast.Call, code: Code) -> Outcome:
@@ -91,6 +92,10 @@ class AttentionOnlyCompaction(Rule):
                     node,
                     f"{callee.name} picks tokens out of the cache, but what it counts its indices from is not clear; "
                     "write commit(cache, indices) with indices counted from the start of the latest forward",
+                )
+            if not code.is_verified(cache):
+                return Unfixed(
+                    node, "commit needs a verified forward on this cache: select CF202 (unverified-forward) too"
                 )
             return self.replace(node, "$commit({cache}, {indices})", cache=cache, indices=indices)
         return None
