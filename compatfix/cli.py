@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -16,7 +16,7 @@ from compatfix import __version__
 from compatfix.errors import UsageError
 
 if TYPE_CHECKING:
-    from compatfix.model import Report
+    from compatfix.model import Level, Report
 
 FORMATS = click.Choice(["text", "json", "md"])
 CODE_LIST_HELP = "Codes or names, separated by commas."
@@ -53,16 +53,21 @@ def _traceback_if_verbose() -> None:
 
 
 def split_codes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Turns `CF201,absolute-crop` into codes; a prefix such as CF2 selects its family."""
-    from compatfix.codes import CODES, lookup
+    """Turns `CF201,absolute-crop` into codes of rules; a prefix such as CF2 means its whole family."""
+    if not value:
+        return ()
+    from compatfix.codes import lookup
+    from compatfix.rewrites import all_rules
 
+    known = [rule.code for rule in all_rules()]
     codes: list[str] = []
-    for word in filter(None, (part.strip() for part in (value or "").split(","))):
+    for word in filter(None, (part.strip() for part in value.split(","))):
         entry = lookup(word)
-        family = [code for code in CODES if code.startswith(word.upper())]
-        if entry is None and (not family or not word.upper().startswith("CF")):
-            raise click.BadParameter(f"unknown code {word!r}; `compatfix rules` lists them")
-        codes.extend([entry.code] if entry else family)
+        wanted = entry.code if entry else word.upper()
+        found = [code for code in known if code == wanted or (entry is None and code.startswith(wanted))]
+        if not found or not wanted.startswith("CF"):
+            raise click.BadParameter(f"no rule {word!r}; `compatfix rules` lists them")
+        codes.extend(found)
     return tuple(codes)
 
 
@@ -143,7 +148,7 @@ def inspect(model: str, draft: str | None, form: str, fail_on: str | None, verbo
     with _progress() as on_step:
         report = api.inspect(model, draft=draft, on_step=on_step, **_worker_options(options))
     _show(report, form, verbose)
-    sys.exit(1 if fail_on and api.worst_at_least(report, fail_on) else 0)
+    sys.exit(1 if fail_on and api.worst_at_least(report, cast("Level", fail_on)) else 0)
 
 
 @main.command()

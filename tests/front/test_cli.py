@@ -1,0 +1,213 @@
+"""The commands: what they print, what they write, how they end."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from compatfix.codes import CODES
+
+from .conftest import TARGETS, contents
+
+
+def imports(*args):
+    """Modules that a command has imported when it ends."""
+    code = f"""
+import sys
+from compatfix.cli import main
+try:
+    main({list(args)!r})
+except SystemExit:
+    pass
+print("MODULES", *sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.split("MODULES")[1].split())
+
+
+@pytest.mark.parametrize("args", [("--help",), ("rules",), ("explain", "CF203"), ("gate", "--help")], ids=" ".join)
+def test_the_front_starts_without_heavy_imports(args):
+    assert not imports(*args) & {"torch", "transformers", "numpy", "libcst"}
+
+
+def test_help_imports_nothing_that_it_does_not_need():
+    assert not imports("--help") & {
+        "rich",
+        "ast",
+        "cattrs",
+        "compatfix.codes",
+        "compatfix.process",
+        "compatfix.rewrites",
+    }
+
+
+def test_help_names_every_command(compatfix):
+    run = compatfix("--help")
+    assert run.code == 0
+    for command in ("inspect", "patch", "undo", "rules", "explain", "validate", "gate"):
+        assert f"\n  {command} " in run.out
+
+
+def test_rules_lists_every_code(compatfix):
+    run = compatfix("rules")
+    assert run.code == 0
+    assert [line.split()[0] for line in run.out.splitlines()] == list(CODES)
+    assert "CF203  absolute-crop                     error    fix  " in run.out
+    listed = json.loads(compatfix("rules", "--format", "json").out)
+    assert {entry["code"] for entry in listed if entry["rewritten"]} >= {"CF101", "CF201", "CF202", "CF203", "CF206"}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_a_page(code):
+    from compatfix.rewrites import page
+
+    text = page(code)
+    assert text.startswith(f"# {code} {CODES[code].name}\n")
+    assert text.count("\n## ") >= 3
+
+
+@pytest.mark.parametrize("name", ["CF203", "cf203", "absolute-crop"])
+def test_explain_takes_numbers_and_names(compatfix, name):
+    assert compatfix("explain", name).out.startswith("# CF203 absolute-crop\n")
+
+
+def test_explain_of_an_unknown_code_is_one_line(compatfix):
+    run = compatfix("explain", "CF999")
+    assert (run.code, run.out, run.err) == (2, "", "error: no code CF999 (compatfix rules lists them)\n")
+
+
+# -- patch and undo
+
+
+def test_patch_changes_undo_restores(compatfix, tree):
+    before = contents(tree)
+    run = compatfix("patch", tree)
+    assert run.code == 0, run.out + run.err
+    assert (
+        "CF203 dflash.py:102:9  past_key_values_target.crop(start)  ->  crop_to(past_key_values_target, start)"
+        in run.out
+    )
+    assert "code is changed, not yet proven" in run.out
+    assert f"compatfix gate {tree}" in run.out
+    after = contents(tree)
+    assert "compatfix_runtime/__init__.py" in after
+    assert after["dflash.py"] != before["dflash.py"]
+    assert b"crop_to(past_key_values_target, start)" in after["dflash.py"]
+
+    again = compatfix("patch", tree)
+    assert (again.code, contents(tree)) == (0, after)
+    assert "nothing to change" in again.out
+
+    assert compatfix("undo", tree).code == 0
+    assert contents(tree) == before
+    nothing = compatfix("undo", tree)
+    assert (nothing.code, nothing.err) == (2, f"error: nothing to undo in {tree}\n")
+
+
+def test_check_and_diff_write_nothing(compatfix, tree):
+    before = contents(tree)
+    check = compatfix("patch", tree, "--check")
+    assert check.code == 1
+    assert "nothing was written" in check.out
+    diff = compatfix("patch", tree, "--diff")
+    assert diff.code == 0
+    assert "+        crop_to(past_key_values_target, start)" in diff.out
+    assert contents(tree) == before
+    applied = subprocess.run(["git", "apply", "--check", "-"], input=diff.out, text=True, cwd=tree, check=False)
+    assert applied.returncode == 0
+
+
+def test_check_of_a_patched_tree_is_green(compatfix, tree):
+    compatfix("patch", tree)
+    assert compatfix("patch", tree, "--check").code == 0
+
+
+def test_select_and_ignore(compatfix, tree):
+    run = compatfix("patch", tree, "--check", "--select", "absolute-crop,CF601", "--format", "json")
+    plan = json.loads(run.out)
+    assert {fix["code"] for change in plan["changes"] for fix in change["fixes"]} == {"CF203", "CF601"}
+    run = compatfix("patch", tree, "--check", "--ignore", "CF2", "--format", "json")
+    codes = {fix["code"] for change in json.loads(run.out)["changes"] for fix in change["fixes"]}
+    assert codes == {"CF101", "CF102", "CF103", "CF501", "CF601", "CF602", "CF701"}
+    assert compatfix("patch", tree, "--select", "nonsense").code == 2
+
+
+def test_uncommitted_changes_are_refused(compatfix, tree):
+    def git(*args):
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *args], cwd=tree, check=True, capture_output=True
+        )
+
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "start")
+    (tree / "dflash.py").write_bytes((tree / "dflash.py").read_bytes() + b"# mine\n")
+    before = contents(tree)
+    run = compatfix("patch", tree)
+    assert run.code == 2
+    assert run.err.startswith("error: uncommitted changes in dflash.py")
+    assert contents(tree) == before
+    assert compatfix("patch", tree, "--allow-dirty").code == 0
+    # The tool's own output is no reason to refuse.
+    assert compatfix("patch", tree).code == 0
+
+
+# -- bad input: one clear line, exit 2, nothing written
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (None, "no config.json in model (is this a model directory?)"),
+        ("{", "is not valid JSON"),
+        ("[]", "holds a list where a model's config is an object"),
+        ('{"hidden_size": 8}', "has no model_type"),
+        ('{"model_type": "nonesuch"}', "nonesuch"),
+        ('{"model_type": "nonesuch", "auto_map": {"AutoModelForCausalLM": "x.Y"}}', "nonesuch"),
+    ],
+)
+def test_bad_targets(compatfix, config, words):
+    directory = compatfix.directory / "model"
+    directory.mkdir()
+    if config is not None:
+        (directory / "config.json").write_text(config)
+    run = compatfix("inspect", "model")
+    assert run.code == 2
+    assert run.err.startswith("error: ")
+    assert words in run.err
+    assert run.err.count("\n") == 1
+    assert run.out == ""
+
+
+def test_a_missing_directory(compatfix):
+    run = compatfix("inspect", "nowhere")
+    assert run.code == 2
+    assert run.err == "error: nowhere does not exist (a model directory with a config.json is needed)\n"
+
+
+def test_a_target_that_is_a_draft(compatfix):
+    run = compatfix("inspect", TARGETS / "qwen3-8b-dflash")
+    assert run.code == 2
+    assert "holds a DFlash draft" in run.err
+
+
+def test_trees_that_are_none(compatfix):
+    (compatfix.directory / "empty").mkdir()
+    assert compatfix("patch", "nowhere").err == "error: nowhere does not exist\n"
+    (compatfix.directory / "file.py").write_text("")
+    assert "give the directory" in compatfix("patch", "file.py").err
+    assert compatfix("patch", "empty").code == 2
+
+
+def test_a_syntax_error_is_a_finding_and_the_rest_is_done(compatfix, tree):
+    (tree / "broken.py").write_text("def (:\n")
+    run = compatfix("patch", tree)
+    assert run.code == 1
+    assert "CF908 broken.py:1" in run.out
+    assert b"crop_to" in (tree / "dflash.py").read_bytes()
+
+
+def test_usage_errors_are_exit_2(compatfix):
+    for args in (["gate"], ["inspect"], ["gate", "x", "--target", "y", "--tree-budget", "0"], ["nonsense"]):
+        assert compatfix(*args).code == 2, args
