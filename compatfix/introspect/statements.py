@@ -20,7 +20,7 @@ def statements_of(
         *cache(target),
         *hidden_states(target, draft),
         *(draft_lines(draft) if draft is not None and not draft.missing else ()),
-        *memory_lines(memory),
+        *memory_lines(memory, shapes_seen=target.states is not None and target.states.counted),
         *environment_lines(environment),
         *target.tiny,
     )
@@ -111,11 +111,12 @@ def draft_lines(draft: DraftProfile) -> Iterator[Statement]:
         yield Statement(topic, "auto_map", "auto_map names code of its own: not needed and not run", "read", True)
 
 
-def memory_lines(plan: MemoryPlan) -> Iterator[Statement]:
+def memory_lines(plan: MemoryPlan, *, shapes_seen: bool) -> Iterator[Statement]:
     topic = "memory"
+    seen = {"target", *(("kv", "states", "tree states", "tree records") if shapes_seen else ())}
     for item in plan.items:
         text = f"{gigabytes(item.bytes)} {item.text}" + ("" if item.counted else " (not in the sum)")
-        yield Statement(topic, item.key, text, "measured" if item.key == "target" else "read", item.bytes)
+        yield Statement(topic, item.key, text, "measured" if item.key in seen else "read", item.bytes)
     text = f"{gigabytes(plan.total)} in all at {plan.context} tokens"
     yield Statement(topic, "total", text, "read", plan.total)
     for i, verdict in enumerate(plan.verdicts):

@@ -80,9 +80,21 @@ def _from_config(text: Any, dtype: torch.dtype) -> StateProfile:
     per_layer = 2 * heads * head_dim * dtype.itemsize
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
     sliding = sum("sliding" in kind for kind in kinds)
-    full = sum("attention" in kind and "linear" not in kind for kind in kinds) - sliding
+    linear = sum("linear" in kind for kind in kinds)
+    full = sum("attention" in kind for kind in kinds) - sliding - linear
     window = sliding * per_layer * (getattr(text, "sliding_window", None) or 0)
-    return StateProfile(full * per_layer, window, 0, 0, 0, counted=False)
+    recurrent, records = _linear_from_config(text)
+    return StateProfile(full * per_layer, window, linear * recurrent, 0, linear * records, counted=False)
+
+
+def _linear_from_config(text: Any) -> tuple[int, int]:
+    """Bytes of one gated-delta layer's state and of a node's record, where the config has its fields; else nothing."""
+    names = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+    sizes = [getattr(text, name, None) for name in names]
+    if not all(isinstance(size, int) for size in sizes):
+        return 0, 0
+    heads, key_dim, value_dim = (int(size or 0) for size in sizes)
+    return heads * key_dim * value_dim * FP32, heads * (key_dim + value_dim + 1) * FP32
 
 
 def _tensors(states: Any) -> Iterator[torch.Tensor]:

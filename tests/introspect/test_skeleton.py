@@ -97,3 +97,16 @@ def test_sliding_layers_are_bounded() -> None:
     states = count_states(resolve(config), "bfloat16")
     assert states.kv_per_token == 1 * 2 * 4 * 256 * 2
     assert states.window_bytes == 5 * 2 * 4 * 256 * 2 * config.sliding_window
+
+
+def test_states_are_worked_out_where_the_forward_needs_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compatfix.introspect import states as module
+
+    def fails(*args: object) -> None:
+        raise RuntimeError("Tensor.item() cannot be called on meta tensors")
+
+    monkeypatch.setattr(module, "build_skeleton", fails)
+    states = count_states(resolve(config_from_dict(example("qwen3.6-27b"))), "bfloat16")
+    assert not states.counted
+    assert states.kv_per_token == 16 * 2 * 4 * 256 * 2
+    assert states.recurrent == 48 * 48 * 128 * 128 * 4
