@@ -67,7 +67,8 @@ def _rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected
         for path, items in found.items():
             if path in stuck:
                 continue
-            outcome = _apply(path, now[path], files.trees[path], items, package, sources)
+            elsewhere = _names_taken_by_others(path, files)
+            outcome = _apply(path, now[path], files.trees[path], items, package, sources, elsewhere)
             if isinstance(outcome, Finding):
                 stuck.add(path)
                 result.unfixed.append(outcome)
@@ -132,11 +133,15 @@ def _detect(
         code = Code(module, roles, frozenset(selected))
         off = suppressions(sources[module.path])
         lines = decoded_lines(sources[module.path])
+        in_strings = {n for s in ast.walk(module.tree) if isinstance(s, ast.JoinedStr) for n in ast.walk(s)}
         for node in _in_order(module):
             for rule in awake:
                 outcome = rule.visit(node, code)
                 if outcome is None or is_suppressed(rule.code, outcome.node, off):
                     continue
+                if isinstance(outcome, Edit) and node in in_strings:
+                    # Before Python 3.12 the places of expressions inside f-strings are not to be had.
+                    outcome = Unfixed(code.statement(node), "stands inside an f-string; move the expression out of it")
                 if rule.code not in selected:
                     ignored[rule.code] = ignored.get(rule.code, 0) + 1
                 elif isinstance(outcome, Unfixed):
@@ -182,8 +187,33 @@ def _in_order(module: Module) -> list[ast.AST]:
     return sorted(nodes, key=lambda node: (node.lineno, node.col_offset))  # type: ignore[attr-defined]
 
 
+def _names_taken_by_others(path: str, files: _Files) -> set[str]:
+    """Names that other files may get from this one: they stay imported here. `*` stands for all."""
+    if path.endswith("__init__.py"):
+        return {"*"}
+    stem = _module_name(path).decode()
+    taken: set[str] = set()
+    for other, tree in files.trees.items():
+        if other == path or stem.encode() not in files.sources[other]:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == stem:
+                taken.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.Attribute):
+                value = node.value
+                if stem in (getattr(value, "id", None), getattr(value, "attr", None)):
+                    taken.add(node.attr)
+    return taken
+
+
 def _apply(
-    path: str, data: bytes, tree: ast.Module, items: Sequence[_Found], package: str, paths: Mapping[str, bytes]
+    path: str,
+    data: bytes,
+    tree: ast.Module,
+    items: Sequence[_Found],
+    package: str,
+    paths: Mapping[str, bytes],
+    elsewhere: set[str],
 ) -> tuple[bytes, list[Fix]] | Finding:
     # The concrete syntax is loaded here and nowhere else: listing and explaining rules must not pay for it.
     import libcst as cst
@@ -201,7 +231,7 @@ def _apply(
         source = runtime_module(path, tree, package, paths)
         module = imports.with_import(done.module, source, missing, names, _first_use(tree, edits))
         after = ast.parse(module.bytes)
-        module = imports.without_unused(module, tree, after)
+        module = imports.without_unused(module, tree, after, elsewhere)
         changed = module.bytes
         ast.parse(changed)
     except (cst.ParserSyntaxError, transform.NotReproduced, SyntaxError, ValueError, RecursionError) as error:

@@ -63,10 +63,10 @@ def with_import(
     return module.with_changes(body=body)
 
 
-def without_unused(module: cst.Module, before: ast.Module, after: ast.Module) -> cst.Module:
-    """Drops the imported names that were used before the edits and are not used after."""
-    gone = (_import_bound(before) & _used(before)) - _used(after) - set(_imported(after).values())
-    if not gone:
+def without_unused(module: cst.Module, before: ast.Module, after: ast.Module, elsewhere: set[str]) -> cst.Module:
+    """Drops the imported names that were used before the edits and are not used after, here or by other files."""
+    gone = (_import_bound(before) & _used(before)) - _used(after) - set(_imported(after).values()) - elsewhere
+    if not gone or "*" in elsewhere:
         return module
     result = module.visit(_Dropper(gone))
     assert isinstance(result, cst.Module)

@@ -104,10 +104,26 @@ class Roles:
     def _find_drafts(self) -> None:
         for site in self.flow.calls.values():
             models = self.models_of(site)
-            own = {m for m in models if m.kind == "instance" and m.scope is not None and m.scope.method("forward")}
+            own = {m for m in models if self._is_draft_class(m, site)}
             if own or (_DRAFT_ARGUMENTS & site.keywords.keys() and models):
                 self.drafts |= own or models
                 self.draft_results.add(site.result)
+
+    def _is_draft_class(self, model: Obj, site: CallSite) -> bool:
+        """A model class of the tree, unless it is called as a causal LM is and takes nothing of a target's layers."""
+        forward = model.scope.method("forward") if model.kind == "instance" and model.scope is not None else None
+        if forward is None or forward.scope is None:
+            return False
+        if not self._asks_for_logits(site):
+            return True
+        if _DRAFT_ARGUMENTS & {argument.arg for argument in forward.scope.parameters}:
+            return True
+        layers = {
+            self.flow.fields.part(other.result, "hidden_states")
+            for other in self.flow.calls.values()
+            if "hidden_states" in self._reads.get(other.result, ())
+        }
+        return any(self.derived(argument, layers) for argument in site.arguments())
 
     def _find_caches(self) -> None:
         for site in self.flow.calls.values():
@@ -116,6 +132,7 @@ class Roles:
                     self.caches.add(site.result)
             for name in CACHE_ARGUMENTS[::2]:
                 self.caches |= {v for v in site.keywords.get(name, ()) if v.kind in ("opaque", "call", "field")}
+        self.caches |= {v for v, names in self._reads.items() if "get_seq_length" in names and v.kind != "instance"}
         for module in self.flow.project.modules():
             for scope in self.flow.project.scopes(module).values():
                 for values in scope.values.values():

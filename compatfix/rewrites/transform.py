@@ -28,6 +28,11 @@ def edited(module: cst.Module, lines: Sequence[str], edits: Sequence[Edit], name
     for node, place in ranges.items():
         if isinstance(node, cst.BaseExpression):
             by_span[place.start.line, place.start.column, place.end.line, place.end.column] = node
+    for node in list(by_span.values()):
+        # `ast` counts the parentheses of a tuple or a generator as its own.
+        for left, right in zip(node.lpar, reversed(node.rpar), strict=False):
+            start, end = ranges[left].start, ranges[right].end
+            by_span.setdefault((start.line, start.column, end.line, end.column), node)
     transformer = _Editor(by_span, lines, edits, names)
     result = wrapper.module.visit(transformer)
     if transformer.missing:

@@ -247,3 +247,28 @@ def test_rules_and_pages_need_neither_libcst_nor_torch() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"libcst", "torch", "transformers"} & set(loaded)
+
+
+def test_an_expression_in_an_f_string_is_reported_and_the_rest_is_done() -> None:
+    source = LOOP + b"\n\ncache = DynamicCache()\nprint(f'{cache.crop(2)} left')\n"
+    result = rewrite({"a.py": source}, RULES, EVERY)
+    assert b"crop_to(cache, 3)" in result.changes[0].after
+    assert b"print(f'{cache.crop(2)} left')" in result.changes[0].after
+    assert [(f.code, f.location.line) for f in result.unfixed if f.location] == [("CF203", 13)]
+
+
+def test_an_import_that_another_file_takes_from_here_stays() -> None:
+    files = {"loop.py": LOOP, "other.py": b"from loop import DynamicCache\nprint(DynamicCache)\n"}
+    after = {change.path: change.after for change in rewrite(files, RULES, EVERY).changes}
+    assert b"from transformers import DynamicCache\n" in after["loop.py"]
+
+
+@pytest.mark.parametrize("indices", ["(0, 1)", "(i for i in best)", "[0, 1]", "(best)", "best[:n]"])
+def test_arguments_in_parentheses(indices: str) -> None:
+    source = (
+        LOOP.decode() + "\n\ndef keep(kv, past, picked):\n    rows = past + torch.tensor(list(picked))\n"
+        "    for layer in kv.layers:\n        layer.keys = layer.keys[:, :, rows]\n"
+    ).replace("cache.crop(3)", f"keep(cache, 3, {indices})")
+    after = patched(source.encode()).decode()
+    wanted = indices.strip("()") if indices == "(best)" else indices
+    assert f"    commit(cache, {wanted})\n" in after

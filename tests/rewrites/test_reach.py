@@ -172,3 +172,37 @@ def test_patched_shapes_are_left_alone(shape: Mapping[str, str]) -> None:
     every = {rule.code for rule in RULES}
     once = {change.path: change.after for change in rewrite(files, RULES, every).changes}
     assert rewrite({**files, **once}, RULES, every).changes == []
+
+
+def test_a_target_whose_class_is_in_the_tree() -> None:
+    made, _ = edits(
+        {
+            "modeling.py": "class Big:\n    def forward(self, ids, past_key_values=None, **more):\n        return r(ids)\n",
+            "main.py": "from modeling import Big\nfrom transformers import DynamicCache\nbig = Big.load(0)\n"
+            "kv = DynamicCache()\nout = big(ids, past_key_values=kv, output_hidden_states=True)\n"
+            "print(out.logits, out.hidden_states[1])\n",
+        }
+    )
+    assert {code for code, _, _ in made} == {"CF201", "CF202"}
+
+
+def test_a_draft_that_returns_logits_is_still_a_draft() -> None:
+    made, _ = edits(
+        {
+            "modeling.py": "class Small:\n    def forward(self, ids, context, past_key_values=None):\n        return r(ids)\n",
+            "main.py": "from modeling import Small\nfrom transformers import DynamicCache\nsmall = Small(config)\n"
+            "kv, own = DynamicCache(), DynamicCache()\n"
+            "out = big(ids, past_key_values=kv, output_hidden_states=True)\nfirst = out.logits\n"
+            "p = small(ids, out.hidden_states[2][:, 1:], past_key_values=own).logits\nown.crop(4)\n",
+        }
+    )
+    assert {(code, before) for code, before, _ in made} == {
+        ("CF201", "DynamicCache()"),
+        ("CF202", "big(ids, past_key_values=kv, output_hidden_states=True)"),
+        ("CF203", "own.crop(4)"),
+    }
+
+
+def test_a_cache_is_known_by_how_a_helper_uses_it() -> None:
+    made, _ = edits({"a.py": "def back(c, n):\n    if c.get_seq_length() > n:\n        c.crop(n)\n"})
+    assert made == {("CF203", "c.crop(n)", "crop_to(c, n)")}
