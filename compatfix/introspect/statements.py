@@ -47,8 +47,8 @@ def structure(target: TargetProfile) -> Iterator[Statement]:
 
 
 def _class_lines(topic: str, profile: ClassProfile, chosen: bool) -> Iterator[Statement]:
-    by = ", ".join(profile.loaders)
-    which = f"{by} gives {profile.name}" if chosen else f"alternative: {profile.name} ({by})"
+    which = f"{profile.loaders[0]} gives {profile.name}" if chosen else f"alternative: {profile.name}"
+    which += f" ({', '.join(profile.loaders[chosen:])})" if profile.loaders[chosen:] else ""
     size = f"{profile.tensors} tensors, {profile.parameters / 1e9:.1f} billion parameters"
     key = f"class.{profile.name}"
     value = {"tensors": profile.tensors, "parameters": profile.parameters, "chosen": chosen}
@@ -105,7 +105,7 @@ def draft_lines(draft: DraftProfile) -> Iterator[Statement]:
         text = f"{draft.sliding_layers} of {draft.num_layers} layers slide over a window of {draft.sliding_window}"
         value = {"layers": draft.sliding_layers, "window": draft.sliding_window}
         yield Statement(topic, "windows", text, "read", value)
-    yield Statement(topic, "rope", f"rope theta {draft.rope_theta:g}" if draft.rope_theta else "rope theta not given",
+    yield Statement(topic, "rope", f"rope theta {draft.rope_theta:.0f}" if draft.rope_theta else "rope theta not given",
                     "read", draft.rope_theta)  # fmt: skip
     if draft.remote_code:
         yield Statement(topic, "auto_map", "auto_map names code of its own: not needed and not run", "read", True)

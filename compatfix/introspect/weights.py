@@ -15,6 +15,8 @@ from torch import nn
 
 GAIN = 1.3
 HEAD_GAIN = 3.0 * GAIN
+# Not zero: an oracle may normalise the rows.
+SILENCE = 1e-3
 # With a tied head the input token's own embedding in the residual stream would win every choice: keep it faint.
 TIED_EMBEDDING = 0.05
 # Sharper attention: the next token then depends on the whole prompt and not only on the last token.
@@ -23,7 +25,7 @@ QUERY_NORMS = ("q_norm", "q_layernorm", "query_layernorm")
 
 
 def reinitialise(model: Any, seed: int, silent_tokens: Iterable[int] = ()) -> None:
-    """Fills every parameter from `seed`. Rows of the head for `silent_tokens` are zero: those are never emitted."""
+    """Fills every parameter from `seed`; `silent_tokens` get logits near zero and so are never the largest."""
     generator = torch.Generator().manual_seed(seed)
     head = model.get_output_embeddings()
     embedding = model.get_input_embeddings()
@@ -38,7 +40,7 @@ def reinitialise(model: Any, seed: int, silent_tokens: Iterable[int] = ()) -> No
                 scale = HEAD_GAIN / math.sqrt(head.weight.shape[1])
                 head.weight.copy_(_normal(head.weight, scale, generator))
             for token in silent_tokens:
-                head.weight[token] = 0
+                head.weight[token] *= SILENCE
             if getattr(head, "bias", None) is not None:
                 head.bias.zero_()
 
