@@ -167,12 +167,12 @@ class Bench:
         }
         previous = getattr(self.draft, "mask_token_id", None)
         if previous is not None:
-            self.draft.mask_token_id = mask
+            setattr(self.draft, "mask_token_id", mask)  # noqa: B010 - an attribute of the tree's own class
         try:
             return function(**{name: value for name, value in given.items() if name in names})
         finally:
             if previous is not None:
-                self.draft.mask_token_id = previous
+                setattr(self.draft, "mask_token_id", previous)  # noqa: B010
 
     def _entry(self, mode: Mode) -> Entry:
         entry = self.tree.tree if mode.kind == "tree" else self.tree.chain or self.tree.tree

@@ -88,7 +88,7 @@ def first_difference(
 ) -> CacheDifference | None:
     """Compares a snapshot with the cache of plain decoding of the same `length` tokens.
 
-    A sliding layer may store its window only, and a recording layer more history than is needed: the common tail counts.
+    A sliding layer may store its window only, a recording layer more history than is needed: the common tail counts.
     Keys and values that are too short or too long otherwise are a difference of their own.
     """
     for slot in sorted(slots(plain), key=lambda s: s.layer):

@@ -138,7 +138,8 @@ def _check_homes(root: Path, tops: set[str]) -> None:
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] not in tops:
             continue
-        homes = [module.__file__] if getattr(module, "__file__", None) else list(getattr(module, "__path__", []))
+        file = getattr(module, "__file__", None)
+        homes: list[str] = [file] if file else list(getattr(module, "__path__", []))
         for home in homes:
             if not Path(home).resolve().is_relative_to(root):
                 raise TreeError("CF914", f"module {name} of the tree was imported from elsewhere", module=name)
@@ -175,9 +176,10 @@ def _draft_classes(modules: list[ModuleType]) -> Iterator[type]:
 
     for module in modules:
         for value in vars(module).values():
-            if inspect.isclass(value) and issubclass(value, PreTrainedModel) and value.__module__ == module.__name__:
-                if _parameters(value.forward) >= DRAFTS:
-                    yield value
+            if not inspect.isclass(value) or value.__module__ != module.__name__:
+                continue
+            if issubclass(value, PreTrainedModel) and _parameters(getattr(value, "forward", None)) >= DRAFTS:
+                yield value
 
 
 def _own_loop(draft_class: type) -> str | None:

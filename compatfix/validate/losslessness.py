@@ -1,4 +1,4 @@
-"""The main experiment: with an oracle draft, the tree's text is that of plain decoding, mode by mode, prompt by prompt."""
+"""The main experiment: with an oracle draft, the tree's text is that of plain decoding, in every mode and prompt."""
 
 from __future__ import annotations
 

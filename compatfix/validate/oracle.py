@@ -1,7 +1,7 @@
 """The oracle: what a draft would say if it mostly knew how the text goes on.
 
-It follows the text *as generated so far*: on a tree whose state is corrupted the text wanders off, and the oracle wanders
-with it, so its accepted length says what the corrupted text deserves and not merely that a first token was wrong.
+It follows the text *as generated so far*: on a tree whose state is corrupted the text wanders off, and the oracle
+wanders with it, so its accepted length says what the corrupted text deserves and not merely that a first token was wrong.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class Head:
         rows = self.weight[index]  # (n, 3, H)
         wanted = torch.tensor(WANTED, device=rows.device)[: index.shape[1]] - self.bias.to(rows.device)[index]
         gram = rows @ rows.transpose(-1, -2)
-        return (rows.transpose(-1, -2) @ torch.linalg.solve(gram, wanted[..., None]))[..., 0]
+        states: Tensor = (rows.transpose(-1, -2) @ torch.linalg.solve(gram, wanted[..., None]))[..., 0]
+        return states
 
 
 class Oracle:

@@ -1,5 +1,7 @@
-"""Situations that ordinary prompts do not bring about: forced rejections, a random draft, stop tokens inside an accepted
-path, the mask token in the text, a length limit in the middle of a path. Each is arranged, and then seen to have occurred.
+"""Situations that ordinary prompts do not bring about. Each is arranged, and then seen to have occurred.
+
+Forced rejections, a random draft, stop tokens inside an accepted path, the mask token in the text, a length limit in the
+middle of a path.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def run_situations(
     for number, mode in enumerate(everything):
         plans: list[tuple[str, Profile | None]] = [(RANDOM, None), (PARTIAL.name, PARTIAL)]
         if mode.kind == "loop":
-            plans.append((ORACLE.name, ORACLE))
+            plans = [(ORACLE.name, ORACLE), (PARTIAL.name, PARTIAL)]
         for step, (name, profile) in enumerate(plans):
             report(f"{name}, {mode.name}", number * 6 + step, total)
             tallies.append(_all_prompts(bench, mode, name, profile, references, tokens))

@@ -1,8 +1,8 @@
 """Watches one generation of a foreign tree from outside: what the target was asked, what the draft was given.
 
 Nothing is known of the tree but that it calls the target (directly, or through the runtime's `verify`) and the draft.
-From the target's forwards follow the drafted tree and the greedy walk through it; from the number of context rows handed
-to the draft, how much of the walk was committed. So the text as generated so far is known at every draft call.
+From the target's forwards follow the drafted tree and the greedy walk through it; from the number of context rows
+handed to the draft, how much of the walk was committed. So the text as generated so far is known at every draft call.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Watch:
                 setattr(module, name, value)
 
     def _wrap_runtime(self) -> list[tuple[ModuleType, str, Any]]:
-        """Wraps the runtime's functions where the tree's modules hold them, so that the tree's calls are seen as such."""
+        """Wraps the runtime's functions where the tree's modules hold them, so that the tree's own calls are seen."""
         undo = []
         for module in self.modules:
             for name, value in list(vars(module).items()):

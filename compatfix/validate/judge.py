@@ -1,0 +1,235 @@
+"""From measurements to a verdict: pure functions, data in and data out. The only place where anything is called passed.
+
+A scope is passed only if everything that was planned ran, agreed, was exercised, and would have been caught had it been
+wrong. What is not known is not passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compatfix.codes import CODES
+from compatfix.model import Finding, Location, ScopeVerdict
+from compatfix.validate.tally import Tally
+
+FEWEST_FAULTS = 7
+SITUATIONS = ("full acceptance", "stop token inside a path", "mask token in the output", "length limit inside a path")
+
+
+@dataclass(frozen=True)
+class CodeData:
+    """What the tasks measured. `errors` are findings of tasks without a result; `skipped` tasks were not started."""
+
+    references: Sequence[Mapping[str, Any]] = ()
+    plain: Tally | None = None
+    modes: Sequence[Tally] = ()
+    exercised: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    faults: Sequence[Mapping[str, Any]] = ()
+    bf16: Mapping[str, Any] | None = None
+    subject: Mapping[str, Any] = field(default_factory=dict)
+    errors: Sequence[Finding] = ()
+    skipped: Sequence[str] = ()
+
+
+def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
+    """The verdict of scope code. Failed: something is wrong. Undecided: something that matters is not known."""
+    wrong = [
+        *data.errors,
+        *_exceptions(data),
+        *_references(data),
+        *_differences(data),
+        *_drafts(data),
+        *_bf16(data),
+    ]
+    notes = _notes(data)
+    failed = [finding for finding in wrong if finding.level == "error"]
+    if failed:
+        return ScopeVerdict("code", "failed", failed[0].message, CODES[failed[0].code].do or None), (*wrong, *notes)
+    open_questions = [*_not_exercised(data), *_faults(data)]
+    if open_questions:
+        first = open_questions[0]
+        more = f" (and {len(open_questions) - 1} more)" if len(open_questions) > 1 else ""
+        verdict = ScopeVerdict("code", "undecided", first.message + more, CODES[first.code].do or None)
+        return verdict, (*wrong, *open_questions, *notes)
+    return ScopeVerdict("code", "passed", _praise(data)), (*wrong, *notes)
+
+
+def _exceptions(data: CodeData) -> list[Finding]:
+    found: dict[tuple[Any, ...], Finding] = {}
+    named = [(tally["mode"], tally["error"]) for tally in (data.plain, *data.modes) if tally is not None]
+    named += [(f"{row['mode']} in bf16", row["error"]) for row in (data.bf16 or {}).get("modes", ())]
+    for mode, error in named:
+        if error is None:
+            continue
+        place = error.get("place") or {}
+        key = (error["type"], error["message"], place.get("file"), place.get("line"))
+        code = "CF911" if error.get("refused") else "CF910"
+        message = f"{mode}: {error['type']}: {error['message']}"
+        location = Location(place["file"], place.get("line")) if place else None
+        found.setdefault(key, Finding(code, "error", "measured", message, location, details={"mode": mode, **error}))
+    return list(found.values())
+
+
+def _references(data: CodeData) -> list[Finding]:
+    disagreements = [d for reference in data.references for d in reference["disagreements"]]
+    if not disagreements:
+        return []
+    first = disagreements[0]
+    message = (
+        f"plain decoding disagrees with itself: {first['ways'][0]} and {first['ways'][1]} differ at token "
+        f"{first['index']} of prompt {first['prompt']} ({len(disagreements)} of {len(data.references)} prompts)"
+    )
+    return [Finding("CF904", "error", "measured", message, details={"disagreements": disagreements})]
+
+
+def _differences(data: CodeData) -> list[Finding]:
+    found = []
+    for tally in data.modes:
+        if tally["differences"]:
+            first = tally["differences"][0]
+            message = f"{tally['mode']} is not lossless ({tally['profile']}): {describe_difference(first)}"
+            details = {"mode": tally["mode"], "profile": tally["profile"], "first": first}
+            same = {"same": tally["same"], "run": tally["run"], "planned": tally["planned"]}
+            found.append(Finding("CF901", "error", "measured", message, details={**details, **same}))
+        bad = tally["nodes"]["bad"]
+        if bad is not None:
+            message = (
+                f"{tally['mode']}: the logits of node {bad['node']} in round {bad['round']} of prompt {bad['prompt']} "
+                f"are {bad['difference']:.2g} off a plain forward over its root path (allowed {bad['allowed']:.2g})"
+            )
+            found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **bad}))
+    return found
+
+
+def describe_difference(first: Mapping[str, Any]) -> str:
+    """Prompt, token, both candidates, margin, layer: the first difference in one sentence."""
+    where = f", {first['where']}" if first.get("where") else ""
+    text = f"prompt {first['prompt']}{where}: token {first['index']} is {_token(first['got'])}, "
+    text += f"plain decoding gives {_token(first['expected'])} (margin {first['margin']:.3g})"
+    state = first.get("state")
+    if state:
+        kind = f" ({state['kind']})" if state.get("kind") else ""
+        size = state.get("note") or f"off by {state['difference']:.2g}"
+        text += f"; first wrong state: layer {state['layer']}{kind}, {state['tensor']}, "
+        text += f"after round {state['round']}, {size}"
+    elif "state" in first:
+        text += "; the target's cache is right, so the fault is in what is accepted or returned"
+    return text
+
+
+def _token(token: int | None) -> str:
+    return "missing" if token is None else str(token)
+
+
+def _drafts(data: CodeData) -> list[Finding]:
+    """What the draft was given. Tokens stay right, and acceptance falls without anybody noticing."""
+    found = []
+    for tally in data.modes:
+        for name, words in (("features", "context features"), ("draft_cache", "the draft's own cache")):
+            if tally[name]:
+                first = tally[name][0]
+                message = f"{tally['mode']}: {words} differ from those of plain decoding on prompt {first['prompt']}"
+                if first.get("difference") is not None:
+                    message += f" by {first['difference']:.2g} (allowed {first['allowed']:.2g})"
+                message += "; the text stays right, the draft sees the wrong input"
+                found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
+    return found
+
+
+def _bf16(data: CodeData) -> list[Finding]:
+    found = []
+    for row in (data.bf16 or {}).get("modes", ()):
+        bad = [d for d in row["differences"] if d["kind"] == "corruption"]
+        if bad:
+            assert data.bf16 is not None
+            first = bad[0]
+            behind = "missing" if first["behind"] is None else f"{first['behind']:.3g} behind"
+            message = (
+                f"{row['mode']} in bf16: token {first['index']} of prompt {first['prompt']} is {_token(first['got'])}, "
+                f"{behind} in plain decoding, noise {data.bf16['noise']:.2g} ({len(bad)} of {row['run']} prompts)"
+            )
+            found.append(Finding("CF909", "error", "measured", message, details={"mode": row["mode"], "first": first}))
+    return found
+
+
+def _not_exercised(data: CodeData) -> list[Finding]:
+    missing = [f"{name} was not run" for name in data.skipped]
+    if not data.modes:
+        missing.append("no mode was run")
+    for tally in data.modes:
+        name = f"{tally['mode']}, {tally['profile']}"
+        if tally["run"] != tally["planned"]:
+            missing.append(f"{name}: {tally['run']} of {tally['planned']} prompts run")
+        if tally["lost"]:
+            missing.append(f"{name}: the text could not be followed in {tally['lost']} rounds")
+        if not tally["features_checked"] and tally["profile"] == "oracle":
+            missing.append(f"{name}: context features were not compared")
+    for mode in dict.fromkeys(tally["mode"] for tally in data.modes):
+        accepted = {kind: _sum(data, mode, kind) for kind in ("full", "partial", "zero")}
+        missing += [f"{mode}: {kind} acceptance never occurred" for kind, count in accepted.items() if not count]
+        seen = data.exercised.get(mode, {})
+        missing += [f"{mode}: {situation} never occurred" for situation in SITUATIONS if not seen.get(situation)]
+    missing += _lengths(data)
+    if data.bf16 is None and "bf16" not in data.skipped:
+        missing.append("bf16 was not run")
+    return [Finding("CF903", "error", "measured", text) for text in missing]
+
+
+def _sum(data: CodeData, mode: str, kind: str) -> int:
+    return sum(int(tally["accepted"][kind]) for tally in data.modes if tally["mode"] == mode)
+
+
+def _lengths(data: CodeData) -> list[str]:
+    """Windows that wrapped, prompts shorter than a convolution kernel."""
+    missing = []
+    longest = max((r["prompt_length"] + r["text_length"] for r in data.references), default=0)
+    shortest = min((r["prompt_length"] for r in data.references), default=0)
+    for whose, size in data.subject.get("windows", {}).items():
+        if longest <= size:
+            missing.append(f"the {whose}'s window of {size} tokens never wrapped")
+    kernel = data.subject.get("conv_kernel")
+    if kernel and not 0 < shortest < kernel:
+        missing.append(f"no prompt was shorter than the convolution kernel of {kernel}")
+    return missing
+
+
+def _faults(data: CodeData) -> list[Finding]:
+    if "faults" in data.skipped:
+        return []
+    applicable = [fault for fault in data.faults if fault["applicable"]]
+    found = [
+        Finding("CF902", "error", "measured", f"planted fault not seen: {fault['name']} ({fault['what']})")
+        for fault in applicable
+        if not fault["caught"]
+    ]
+    if len(applicable) < FEWEST_FAULTS:
+        text = f"only {len(applicable)} faults could be planted, {FEWEST_FAULTS} are needed"
+        found.append(Finding("CF902", "error", "measured", text))
+    return found
+
+
+def _notes(data: CodeData) -> list[Finding]:
+    notes = [
+        Finding(
+            "CF913", "note", "measured", f"{name} is not installed; a stub stood in for it", fix=f"pip install {name}"
+        )
+        for name in data.subject.get("stubbed", ())
+    ]
+    broken = data.subject.get("broken") or {}
+    notes += [Finding("CF908", "warning", "read", error, Location(path)) for path, error in broken.items()]
+    return notes
+
+
+def _praise(data: CodeData) -> str:
+    """What exactly passed, in numbers."""
+    oracle = [tally for tally in data.modes if tally["profile"] == "oracle"]
+    modes = ", ".join(dict.fromkeys(tally["mode"] for tally in data.modes))
+    prompts = max((tally["run"] for tally in oracle), default=0)
+    caught = sum(bool(fault["caught"]) for fault in data.faults)
+    worst = max((tally["nodes"]["largest"] for tally in data.modes), default=0.0)
+    return (
+        f"greedy text of {modes} equals plain decoding on {prompts} prompts (tiny {data.subject.get('target_class')}); "
+        f"{caught} planted faults caught; worst node {worst:.1g} off"
+    )

@@ -1,0 +1,262 @@
+"""The front's side: plans the tasks of a validation, runs them two by two in the worker, and has the results judged.
+
+Torch-free. `validate(worker, request)` is the one entry; everything in its outcome is plain data.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from compatfix.model import Finding, ScopeVerdict
+from compatfix.process import OnStep, Step, Worker, WorkerFailed
+from compatfix.serial import to_plain
+from compatfix.validate.benchmark import benchmark
+from compatfix.validate.judge import CodeData, judge_code
+from compatfix.validate.judge_weights import judge_weights
+from compatfix.validate.ladder import climb
+from compatfix.validate.tally import merge, stopped
+
+TASK_SECONDS = 600.0
+SIDE_PROMPTS, SIDE_TOKENS = 8, 32
+BF16_PROMPTS, BF16_TOKENS = 6, 32
+LADDER_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class ValidateRequest:
+    """What to validate and how much of it.
+
+    `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
+    unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
+    `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only.
+    """
+
+    tree: str
+    target: str
+    draft: str | None = None
+    seed: int = 0
+    prompts: int = 24
+    tokens: int = 64
+    budgets: tuple[int, ...] = (32, 64)
+    on: Literal["tiny", "weights"] = "tiny"
+    ladder_tree: str | None = None
+    loader: str | None = None
+    bf16: bool = True
+    jobs: int = 2
+    time_limit: float | None = TASK_SECONDS
+    memory_limit: int | None = None
+    dtype: str | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class ValidateOutcome:
+    """`scopes` in the order of model.SCOPES; `sections` as docs/report-schema.md describes them."""
+
+    scopes: tuple[ScopeVerdict, ...]
+    findings: tuple[Finding, ...]
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda step: None) -> ValidateOutcome:
+    """Runs everything that the request asks for. Never raises for what the tree or the model does."""
+    began = time.monotonic()
+    # Before any two tasks wait for it at once.
+    worker.wait_ready()
+    runner = _Runner(worker, request, on_step)
+    results = runner.run(_tasks(request))
+    data = _gather(results, runner)
+    code, findings = judge_code(data)
+    weights = runner.one("weights")
+    scopes, more = judge_weights(request.on, request.draft is not None, weights, runner.failures.get("weights"))
+    sections = _sections(request, data, results)
+    if weights and weights["result"]:
+        sections["weights"] = weights["result"]
+    return ValidateOutcome((code, *scopes), (*findings, *more), sections, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """`needs_right` tasks are not started once the tree is known to be wrong: they would only repeat it."""
+
+    name: str
+    args: Mapping[str, Any]
+    needs_right: bool = True
+
+
+def _tasks(request: ValidateRequest) -> list[_Task]:
+    """Longest first. The prompts are dealt out to as many tasks as run side by side."""
+    shares = max(1, min(request.jobs, request.prompts))
+    size = {"tokens": request.tokens}
+    tasks = [
+        _Task("losslessness", {**size, "indices": list(range(share, request.prompts, shares))}, needs_right=False)
+        for share in range(shares)
+    ]
+    if request.ladder_tree is not None:
+        tasks.append(_Task("ladder", {}, needs_right=False))
+    tasks.append(_Task("situations", {"prompts": SIDE_PROMPTS, "tokens": SIDE_TOKENS}))
+    if request.bf16:
+        tasks.append(_Task("bf16", {"prompts": BF16_PROMPTS, "tokens": BF16_TOKENS}))
+    tasks.append(_Task("faults", {}))
+    if request.on == "weights":
+        tasks.append(_Task("weights", {"prompts": SIDE_PROMPTS, "tokens": request.tokens}))
+    return tasks
+
+
+class _Runner:
+    """Hands tasks to the worker, `jobs` at a time, and keeps what came of them."""
+
+    def __init__(self, worker: Worker, request: ValidateRequest, on_step: OnStep) -> None:
+        self._worker, self._request, self._on_step = worker, request, on_step
+        self._lock = threading.Lock()
+        self.results: dict[str, list[Any]] = {}
+        self.failures: dict[str, Finding] = {}
+        self.skipped: list[str] = []
+        self.hopeless = False
+
+    def run(self, tasks: Sequence[_Task]) -> dict[str, list[Any]]:
+        waiting: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        for task in tasks:
+            waiting.put(task)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            while not errors:
+                try:
+                    self._one(waiting.get_nowait())
+                except queue.Empty:
+                    return
+                except BaseException as error:  # bad input and interrupts belong to the caller's thread
+                    errors.append(error)
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(max(1, self._request.jobs))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return self.results
+
+    def one(self, name: str) -> Any:
+        return next(iter(self.results.get(name, ())), None)
+
+    def _one(self, task: _Task) -> None:
+        if task.needs_right and self.hopeless:
+            self.skipped.append(task.name)
+            return
+        if task.name == "ladder":
+            assert self._request.ladder_tree is not None
+            rungs = climb(Path(self._request.ladder_tree), self._smoke)
+            self.results["ladder"] = [to_plain(rungs)]
+            return
+        try:
+            answer = self._call(task.name, task.args)
+        except WorkerFailed as failed:
+            with self._lock:
+                self.failures.setdefault(task.name, failed.finding)
+                self.hopeless = True
+            return
+        with self._lock:
+            self.results.setdefault(task.name, []).append(answer)
+            self.hopeless |= _is_wrong(answer)
+
+    def _smoke(self, tree: Path, title: str) -> Any:
+        try:
+            return self._call("smoke", {"tree": str(tree), "tokens": LADDER_TOKENS}, f"ladder, {title}: ")
+        except WorkerFailed as failed:
+            return {"error": {"code": failed.finding.code, "message": failed.finding.message}, "result": None}
+
+    def _call(self, task: str, args: Mapping[str, Any], prefix: str = "") -> Any:
+        request = self._request
+        common = {
+            "task": task,
+            "tree": request.tree,
+            "target": request.target,
+            "draft": request.draft,
+            "seed": request.seed,
+            "budgets": list(request.budgets),
+            "loader": request.loader,
+            "dtype": request.dtype,
+            "device": request.device,
+        }
+
+        def step(what: Step) -> None:
+            with self._lock:
+                self._on_step(Step(prefix + what.stage, what.done, what.total))
+
+        limits: dict[str, Any] = {"time_limit": request.time_limit, "memory_limit": request.memory_limit}
+        return self._worker.run("validate", {**common, **args}, on_step=step, **limits)
+
+
+def _is_wrong(answer: Mapping[str, Any]) -> bool:
+    if answer["error"] is not None:
+        return True
+    modes = answer["result"].get("modes", ())
+    return answer["task"] == "losslessness" and bool(modes) and all(stopped(tally) for tally in modes)
+
+
+def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
+    def parts(name: str, key: str) -> list[Any]:
+        return [a["result"][key] for a in results.get(name, ()) if a["result"] is not None and key in a["result"]]
+
+    answers = [a for name in ("losslessness", "situations", "faults", "bf16") for a in results.get(name, ())]
+    errors: dict[str, Finding] = {}
+    for answer in answers:
+        if answer["error"] is not None:
+            error = answer["error"]
+            errors.setdefault(
+                error["message"], Finding(error["code"], "error", "measured", error["message"], details=error["detail"])
+            )
+    for name, finding in runner.failures.items():
+        if name != "weights":
+            errors.setdefault(finding.message, finding)
+    plain = merge(parts("losslessness", "plain"))
+    bf16 = next((a["result"] for a in results.get("bf16", ()) if a["result"]), None)
+    exercised = parts("situations", "exercised")
+    return CodeData(
+        references=[r for part in parts("losslessness", "references") for r in part],
+        plain=plain[0] if plain else None,
+        modes=merge(t for name in ("losslessness", "situations") for part in parts(name, "modes") for t in part),
+        exercised=exercised[0] if exercised else {},
+        faults=[f for part in parts("faults", "faults") for f in part],
+        bf16=bf16,
+        subject=next((a["subject"] for a in answers if a["subject"]), {}),
+        errors=tuple(errors.values()),
+        skipped=tuple(runner.skipped),
+    )
+
+
+def _sections(request: ValidateRequest, data: CodeData, results: Mapping[str, list[Any]]) -> dict[str, Any]:
+    oracle = [tally for tally in data.modes if tally["profile"] == "oracle" and tally["mode"] != "loop"]
+    sections: dict[str, Any] = {
+        "validation": {
+            **data.subject,
+            "prompts": request.prompts,
+            "tokens": request.tokens,
+            "budgets": list(request.budgets),
+            "skipped": list(data.skipped),
+            "task_seconds": {n: [round(a["seconds"], 1) for a in v] for n, v in results.items() if n != "ladder"},
+            "cpu_seconds": {n: [round(a["cpu_seconds"], 1) for a in v] for n, v in results.items() if n != "ladder"},
+        },
+        "losslessness": {
+            "references": list(data.references),
+            "plain": data.plain,
+            "modes": list(data.modes),
+            "exercised": {mode: dict(seen) for mode, seen in data.exercised.items()},
+        },
+        "faults": list(data.faults),
+        "benchmark": benchmark(data.plain, oracle),
+    }
+    if data.bf16 is not None:
+        sections["bf16"] = data.bf16
+    if results.get("ladder"):
+        sections["ladder"] = results["ladder"][0]
+    return sections

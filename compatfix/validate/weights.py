@@ -1,0 +1,151 @@
+"""Validation on real weights: the checkpoint is complete, the tree is lossless on it, the draft is worth something.
+
+The same runs as on the tiny model, with the real draft in the oracle's place and its real speed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench
+from compatfix.validate.bf16 import compare_with_margins
+from compatfix.validate.load_tree import TreeError, load_tree
+from compatfix.validate.plain import text_config
+
+TEXTS = (
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "List the planets of the solar system, with one sentence about each.",
+    "Explain why the sky is blue to a child.",
+    "A train leaves at 9:40 and arrives at 13:05. How long is the journey?",
+)
+GIB = 1 << 30
+
+
+class Incomplete(Exception):
+    """The checkpoint cannot be judged: keys are missing or of another shape, or it does not fit."""
+
+    def __init__(self, message: str, **detail: Any) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class WeightsBench(Bench):
+    """A bench whose prompts are text where there is a tokenizer."""
+
+    prompts: list[list[int]]
+    surplus: list[str]
+
+    def prompt(self, index: int) -> list[int]:
+        return self.prompts[index % len(self.prompts)] if self.prompts else super().prompt(index)
+
+
+def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBench:
+    """Loads target and draft with the classes that the tree asks for. Raises TreeError, Incomplete."""
+    import transformers
+
+    tree = load_tree(Path(args["tree"]))
+    if not args.get("draft"):
+        raise Incomplete("real weights need a draft: give its directory")
+    target_dir, draft_dir = Path(args["target"]), Path(args["draft"])
+    _check_memory(target_dir, draft_dir)
+    dtype = getattr(torch, args["dtype"]) if args.get("dtype") else "auto"
+    device = args.get("device") or "cpu"
+    loader: Any = getattr(transformers, args.get("loader") or tree.loader or DEFAULT_LOADER)
+    progress(f"loading the target ({_size(target_dir) / GIB:.2f} GiB)", 0, 2)
+    target, surplus = _load(loader, target_dir, dtype, "target")
+    progress(f"loading the draft ({_size(draft_dir) / GIB:.2f} GiB)", 1, 2)
+    draft_class: Any = tree.draft_class
+    draft, draft_surplus = _load(draft_class, draft_dir, target.dtype, "draft")
+    options = getattr(draft.config, "dflash_config", None) or {}
+    mask = options.get("mask_token_id", getattr(draft.config, "mask_token_id", None))
+    block = getattr(draft.config, "block_size", options.get("block_size"))
+    if mask is None or block is None:
+        raise TreeError("CF406" if mask is None else "CF407", "the draft's config has no mask_token_id or block_size")
+    bench = WeightsBench(
+        tree=tree,
+        target=target.to(device).eval(),
+        draft=draft.to(device).eval(),
+        block=int(block),
+        mask=int(mask),
+        plain_tokens=range(1, min(int(mask), text_config(target).vocab_size)),
+        seed=args["seed"],
+    )
+    bench.prompts = _texts(target_dir)
+    bench.surplus = [*surplus, *draft_surplus]
+    progress("loaded", 2, 2)
+    return bench
+
+
+def run_weights(bench: Bench, args: dict[str, Any], report: Callable[[str, int, int], None]) -> dict[str, Any]:
+    """Real target, real draft: losslessness with margins, accepted lengths, medians of time per token."""
+    assert isinstance(bench, WeightsBench)
+    prompts = [bench.prompt(index) for index in range(args["prompts"])]
+    modes = bench.modes(args["budgets"])
+    table = compare_with_margins(bench, modes, prompts, args["tokens"], None, report, "weights")
+    for row in table["modes"]:
+        _summarise(row)
+    plain = next((row for row in table["modes"] if row["mode"] == "plain"), None)
+    for row in table["modes"]:
+        ratio = plain and row["seconds_per_token"] and plain["seconds_per_token"] / row["seconds_per_token"]
+        row["speed_up"] = ratio or None
+    device = next(bench.target.parameters()).device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    has_tokenizer = bool(bench.prompts)
+    return {**table, "device": name, "surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
+
+
+def _summarise(row: dict[str, Any]) -> None:
+    lengths, times = row.pop("lengths"), row["seconds_per_token"]
+    row["accepted_length"] = fmean(lengths) if lengths else None
+    row["seconds_per_token"] = median(times) if times else None
+    row["forwards_per_token"] = row["forwards"] / row["tokens"] if row["tokens"] else None
+
+
+def _load(loader: Any, directory: Path, dtype: Any, what: str) -> tuple[Any, list[str]]:
+    model, info = loader.from_pretrained(directory, dtype=dtype, output_loading_info=True, local_files_only=True)
+    missing = sorted(info.get("missing_keys", ()))
+    mismatched = sorted(str(entry) for entry in info.get("mismatched_keys", ()))
+    if missing or mismatched:
+        named = (missing or mismatched)[0]
+        kind = "missing" if missing else "of another shape"
+        count = len(missing) + len(mismatched)
+        raise Incomplete(
+            f"{count} keys of the {what} are {kind} for {type(model).__name__}: {named}, …",
+            missing=missing[:20],
+            mismatched=mismatched[:20],
+        )
+    return model, sorted(info.get("unexpected_keys", ()))
+
+
+def _check_memory(*directories: Path) -> None:
+    needed = sum(map(_size, directories))
+    if not needed:
+        raise Incomplete("no weights: neither directory holds a .safetensors or .bin file")
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return
+    if needed > free:
+        raise Incomplete(
+            f"the checkpoints need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB are free", needed=needed
+        )
+
+
+def _size(directory: Path) -> int:
+    return sum(path.stat().st_size for kind in ("*.safetensors", "*.bin") for path in directory.glob(kind))
+
+
+def _texts(directory: Path) -> list[list[int]]:
+    """Tokenised prompts, or none where the directory has no tokenizer."""
+    if not any((directory / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        return []
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    return [list(tokenizer.encode(text)) for text in TEXTS]
