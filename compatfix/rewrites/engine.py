@@ -137,7 +137,7 @@ def _detect(
         for node in _in_order(module):
             for rule in awake:
                 outcome = rule.visit(node, code)
-                if outcome is None or is_suppressed(rule.code, outcome.node, off):
+                if outcome is None or is_suppressed(rule.code, outcome.node, code.statement(node), off):
                     continue
                 if isinstance(outcome, Edit) and node in in_strings:
                     # Before Python 3.12 the places of expressions inside f-strings are not to be had.

@@ -28,12 +28,14 @@ def suppressions(data: bytes) -> dict[int, set[str]]:
     return found
 
 
-def is_suppressed(code: str, node: ast.AST, lines: dict[int, set[str]]) -> bool:
-    """The comment may stand on the first or the last line of the expression."""
-    for line in (getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)):
-        if {code, EVERY} & lines.get(line, set()):
-            return True
-    return False
+def is_suppressed(code: str, node: ast.AST, statement: ast.stmt, lines: dict[int, set[str]]) -> bool:
+    """The comment may stand on the first or the last line of the expression, or of the statement that holds it."""
+    if not lines:
+        return False
+    places = [node.lineno, node.end_lineno, statement.lineno]  # type: ignore[attr-defined]
+    if not hasattr(statement, "body"):
+        places.append(statement.end_lineno)
+    return any({code, EVERY} & lines.get(line, set()) for line in places)
 
 
 def _codes(listed: str | None) -> set[str]:

@@ -160,14 +160,20 @@ def _uncommitted(root: Path, paths: list[str]) -> list[str]:
         return []
     command = ["git", "-C", str(root), "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--"]
     try:
-        top = subprocess.run(["git", "-C", str(root), "rev-parse", "--show-toplevel"], capture_output=True)
+        english = {**os.environ, "LC_ALL": "C"}
+        find = ["git", "-C", str(root), "rev-parse", "--show-toplevel"]
+        top = subprocess.run(find, capture_output=True, env=english)
         if top.returncode != 0:
-            return []
+            if b"not a git repository" in top.stderr:
+                return []
+            raise UsageError(
+                f"git cannot say what is uncommitted in {root}: {_last_line(top.stderr)}; or --allow-dirty"
+            )
         status = subprocess.run([*command, *(f":(literal){path}" for path in paths)], capture_output=True, check=True)
     except FileNotFoundError:
         return []
     except subprocess.CalledProcessError as error:
-        raise UsageError(f"git status failed in {root}: {os.fsdecode(error.stderr).strip()}") from None
+        raise UsageError(f"git status failed in {root}: {_last_line(error.stderr)}") from None
     base = Path(os.fsdecode(top.stdout.rstrip(b"\n"))).resolve()
     entries = [base / os.fsdecode(entry[3:]) for entry in status.stdout.split(b"\0") if entry]
     named = {entry.relative_to(root).as_posix() for entry in entries if entry.is_relative_to(root)}
@@ -181,6 +187,11 @@ def _remove_made(directory: Path) -> None:
         shutil.rmtree(compiled)
     if directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
+
+
+def _last_line(output: bytes) -> str:
+    lines = os.fsdecode(output).strip().splitlines()
+    return lines[-1].strip() if lines else "no message"
 
 
 def _umask() -> int:

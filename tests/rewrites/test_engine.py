@@ -150,6 +150,16 @@ def test_a_comment_switches_a_rule_off(comment: bytes) -> None:
     assert b"crop_to(cache, 3)" in result
 
 
+@pytest.mark.parametrize(
+    "line", ["x = (  {}\n    cache.crop(2)\n)", "x = [\n    cache.crop(2),\n]  {}", "if cache.crop(2):  {}\n    pass"]
+)
+def test_the_comment_may_stand_on_the_statement(line: str) -> None:
+    source = f"from transformers import DynamicCache\ncache = DynamicCache()\n{line}\n"
+    assert b"crop_to" in patched(source.replace("{}", "# why").encode())
+    kept = source.replace("{}", "# compatfix: ignore[CF203]").encode()
+    assert patched(kept) == kept
+
+
 def test_a_comment_for_another_rule_does_not() -> None:
     assert b"new_cache(target)" in patched(
         LOOP.replace(b"DynamicCache()", b"DynamicCache()  # compatfix: ignore[CF203]")

@@ -177,7 +177,7 @@ def test_patched_shapes_are_left_alone(shape: Mapping[str, str]) -> None:
 def test_a_target_whose_class_is_in_the_tree() -> None:
     made, _ = edits(
         {
-            "modeling.py": "class Big:\n    def forward(self, ids, past_key_values=None, **more):\n        return r(ids)\n",
+            "modeling.py": "class Big:\n  def forward(self, ids, past_key_values=None, **more):\n    return r(ids)\n",
             "main.py": "from modeling import Big\nfrom transformers import DynamicCache\nbig = Big.load(0)\n"
             "kv = DynamicCache()\nout = big(ids, past_key_values=kv, output_hidden_states=True)\n"
             "print(out.logits, out.hidden_states[1])\n",
@@ -189,7 +189,7 @@ def test_a_target_whose_class_is_in_the_tree() -> None:
 def test_a_draft_that_returns_logits_is_still_a_draft() -> None:
     made, _ = edits(
         {
-            "modeling.py": "class Small:\n    def forward(self, ids, context, past_key_values=None):\n        return r(ids)\n",
+            "modeling.py": "class Small:\n  def forward(self, ids, context, past_key_values=None):\n    return r()\n",
             "main.py": "from modeling import Small\nfrom transformers import DynamicCache\nsmall = Small(config)\n"
             "kv, own = DynamicCache(), DynamicCache()\n"
             "out = big(ids, past_key_values=kv, output_hidden_states=True)\nfirst = out.logits\n"

@@ -206,6 +206,11 @@ class TestGit:
         with pytest.raises(UsageError, match="uncommitted"):
             apply(plan(committed, runtime=runtime))
 
+    def test_git_that_cannot_answer_is_not_taken_for_no_git(self, committed: Path, runtime: Path) -> None:
+        (committed / ".git" / "config").write_text("broken [")
+        with pytest.raises(UsageError, match="git cannot say"):
+            apply(plan(committed, runtime=runtime))
+
     def test_git_applies_the_diff(self, committed: Path, runtime: Path, tmp_path: Path) -> None:
         planned = plan(committed, runtime=runtime)
         patch = tmp_path / "patch"

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from compatfix.rewrites.flow.binding import bind, items_of
+from compatfix.rewrites.flow.binding import items_of
+from compatfix.rewrites.flow.calls import arguments_of, result_of
 from compatfix.rewrites.flow.objects import CallSite, Fields, Obj, Scope
 from compatfix.rewrites.flow.project import Project
 from compatfix.rewrites.flow.scopes import SCOPED, nodes_of, owner_of
 
 _ROUNDS = 25
 RUNTIME = "compatfix_runtime"
-# Methods that hand back the object itself, and functions that hand back their first argument.
-_SAME_OBJECT = {"eval", "train", "to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_", "contiguous"}
-_FIRST_ARGUMENT = {
-    "torch.compile",
-    "copy.copy",
-    "copy.deepcopy",
-    "functools.partial",
-    "torch.nn.DataParallel",
-    "torch.inference_mode",
-    "torch.no_grad",
-}
 _PASSIVE = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.arguments, ast.keyword, ast.alias)
 _PROXIES = {"compatfix_runtime.verify"}
 
@@ -70,7 +60,7 @@ class Flow:
         if scope.kind == "function":
             self._parameters(scope)
         if isinstance(scope.node, ast.Lambda):
-            self.add(scope.returns, self._eval(scope.node.body, scope))
+            self.add(scope.returns, self.evaluate(scope.node.body, scope))
         if scope not in self._nodes:
             self._nodes[scope] = _roots(scope)
         for node in self._nodes[scope]:
@@ -95,7 +85,7 @@ class Flow:
     def _annotation(self, annotation: ast.expr, own: Obj, scope: Scope) -> None:
         for node in ast.walk(annotation):
             if isinstance(node, (ast.Name, ast.Attribute)):
-                for value in self._eval(node, scope):
+                for value in self.evaluate(node, scope):
                     if value.kind == "import":
                         own.annotations.add(value.name)
                     elif value.kind == "class" and value.scope is not None:
@@ -120,15 +110,15 @@ class Flow:
             case ast.AugAssign(target=target, value=value):
                 self._define(target, value, scope)
             case ast.For(target=target, iter=source) | ast.AsyncFor(target=target, iter=source):
-                self._assign(target, self._items(self._eval(source, scope)), scope)
+                self._assign(target, self._items(self.evaluate(source, scope)), scope)
             case ast.comprehension(target=target, iter=source):
-                self._assign(target, self._items(self._eval(source, scope)), scope)
+                self._assign(target, self._items(self.evaluate(source, scope)), scope)
             case ast.withitem(context_expr=source, optional_vars=target) if target is not None:
-                self._assign(target, self._eval(source, scope), scope)
+                self._assign(target, self.evaluate(source, scope), scope)
             case ast.Return(value=value) if value is not None:
-                self.add(scope.returns, self._eval(value, scope))
+                self.add(scope.returns, self.evaluate(value, scope))
             case ast.expr():
-                self._eval(node, scope)
+                self.evaluate(node, scope)
 
     def _define(self, target: ast.expr, value: ast.expr, scope: Scope) -> None:
         """Remembers which expressions a name stands for, for rules that ask how a number was computed."""
@@ -147,10 +137,10 @@ class Flow:
         ):
             for one, other in zip(target.elts, value.elts, strict=True):
                 self._assign_expression(one, other, scope)
-            self._eval(value, scope)
+            self.evaluate(value, scope)
             return
         self._define(target, value, scope)
-        self._assign(target, self._eval(value, scope), scope)
+        self._assign(target, self.evaluate(value, scope), scope)
 
     def _assign(self, target: ast.expr, values: set[Obj], scope: Scope) -> None:
         match target:
@@ -164,13 +154,13 @@ class Flow:
                         continue
                     self._assign(part, self._part(values, f"[{place}]"), scope)
             case ast.Attribute(value=base, attr=name):
-                for owner_object in self._eval(base, scope):
+                for owner_object in self.evaluate(base, scope):
                     self.add(self.fields.stored(owner_object, name), values)
             case ast.Subscript(value=base, slice=index):
-                for owner_object in self._eval(base, scope):
+                for owner_object in self.evaluate(base, scope):
                     if owner_object.kind in ("dict", "sequence"):
                         self.add(self.fields.stored(owner_object, item_name(index)), values)
-                self._eval(index, scope)
+                self.evaluate(index, scope)
 
     def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
         if isinstance(node, ast.Import):
@@ -205,7 +195,7 @@ class Flow:
 
     # -- expressions
 
-    def _eval(self, node: ast.expr, scope: Scope) -> set[Obj]:
+    def evaluate(self, node: ast.expr, scope: Scope) -> set[Obj]:
         known = self._values.setdefault(node, set())
         if self._evaluated.get(node) == self._round:
             return known
@@ -219,36 +209,36 @@ class Flow:
             case ast.Name(id=name):
                 return self._name(name, scope)
             case ast.Attribute(value=base, attr=name):
-                return {value for owner in self._eval(base, scope) for value in self.attribute(owner, name)}
+                return {value for owner in self.evaluate(base, scope) for value in self.attribute(owner, name)}
             case ast.Subscript(value=base, slice=index):
-                self._eval(index, scope)
-                return self._part(self._eval(base, scope), item_name(index))
+                self.evaluate(index, scope)
+                return self._part(self.evaluate(base, scope), item_name(index))
             case ast.Call():
                 return self._call(node, scope)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                self._eval(test, scope)
-                return self._eval(body, scope) | self._eval(orelse, scope)
+                self.evaluate(test, scope)
+                return self.evaluate(body, scope) | self.evaluate(orelse, scope)
             case ast.BoolOp(values=parts):
-                return {value for part in parts for value in self._eval(part, scope)}
+                return {value for part in parts for value in self.evaluate(part, scope)}
             case ast.NamedExpr(target=target, value=value):
                 self._assign_expression(target, value, scope)
-                return self._eval(value, scope)
+                return self.evaluate(value, scope)
             case ast.Starred(value=value) | ast.Await(value=value):
-                return self._eval(value, scope)
+                return self.evaluate(value, scope)
             case ast.BinOp(left=left, right=right):
-                operands = self._eval(left, scope) | self._eval(right, scope)
+                operands = self.evaluate(left, scope) | self.evaluate(right, scope)
                 return {self.fields.part(o, "~") for o in operands if o.kind in ("call", "field")}
             case ast.Constant(value=str()):
                 return {self.single("const", node, name=node.value, node=node)}
             case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
                 made = self.single("sequence", node, node=node)
                 for place, part in enumerate(parts):
-                    self.add(self.fields.stored(made, f"[{place}]"), self._eval(part, scope))
+                    self.add(self.fields.stored(made, f"[{place}]"), self.evaluate(part, scope))
                 return {made}
             case ast.Dict(keys=keys, values=parts):
                 made = self.single("dict", node, node=node)
                 for key, part in zip(keys, parts, strict=True):
-                    values = self._eval(part, scope)
+                    values = self.evaluate(part, scope)
                     if key is None:
                         self._merge(made, values)
                     else:
@@ -258,7 +248,7 @@ class Flow:
                 made = self.single("sequence", node, node=node)
                 for generator in node.generators:
                     self._statement(generator, scope)
-                self.add(self.fields.stored(made, "[*]"), self._eval(element, scope))
+                self.add(self.fields.stored(made, "[*]"), self.evaluate(element, scope))
                 return {made}
             case ast.Lambda():
                 inner = self.project.scopes(scope.module)[node]
@@ -266,7 +256,7 @@ class Flow:
             case _:
                 for child in ast.iter_child_nodes(node):
                     if isinstance(child, ast.expr) and not isinstance(child, SCOPED):
-                        self._eval(child, scope)
+                        self.evaluate(child, scope)
                 return set()
 
     def _name(self, name: str, scope: Scope) -> set[Obj]:
@@ -292,12 +282,12 @@ class Flow:
             if submodule is not None:
                 return {self.single("module", submodule, name=submodule.dotted, scope=submodule.scope)}
         if owner.kind in ("instance", "class") and owner.scope is not None:
-            inherited = self._inherited(owner, name, owner.scope, 0)
+            inherited = self.inherited(owner, name, owner.scope, 0)
             if inherited:
                 return inherited | self.fields.known(owner, name)
         return {self.fields.part(owner, name)} | self.fields.known(owner, name)
 
-    def _inherited(self, owner: Obj, name: str, body: Scope, depth: int) -> set[Obj]:
+    def inherited(self, owner: Obj, name: str, body: Scope, depth: int) -> set[Obj]:
         """What the class body or a base class in the tree defines under this name, bound to `owner`."""
         if name in body.bound:
             found: set[Obj] = set()
@@ -311,8 +301,8 @@ class Flow:
             return found
         if depth > 8 or not isinstance(body.node, ast.ClassDef) or body.parent is None:
             return set()
-        bases = [v for base in body.node.bases for v in self._eval(base, body.parent) if v.kind == "class"]
-        return {v for b in bases if b.scope for v in self._inherited(owner, name, b.scope, depth + 1)}
+        bases = [v for base in body.node.bases for v in self.evaluate(base, body.parent) if v.kind == "class"]
+        return {v for b in bases if b.scope for v in self.inherited(owner, name, b.scope, depth + 1)}
 
     def _part(self, owners: set[Obj], name: str) -> set[Obj]:
         found: set[Obj] = set()
@@ -335,82 +325,20 @@ class Flow:
     # -- calls
 
     def _call(self, node: ast.Call, scope: Scope) -> set[Obj]:
-        callees = set(self._eval(node.func, scope))
+        callees = set(self.evaluate(node.func, scope))
         site = self.calls.get(node)
         if site is None:
             site = CallSite(node, scope, self.single("call", node, node=node))
             self.calls[node] = site
-        site.positional, site.keywords = self._arguments(node, scope)
+        site.positional, site.keywords = arguments_of(self, node, scope)
         proxies = {c for c in callees if c.kind == "import" and c.name in _PROXIES}
         if proxies and site.positional:
             callees |= site.positional.pop(0)
         site.callees = callees
         results: set[Obj] = set()
         for callee in list(callees):
-            results |= self._result(callee, site)
+            results |= result_of(self, callee, site)
         return results
-
-    def _arguments(self, node: ast.Call, scope: Scope) -> tuple[list[set[Obj]], dict[str, set[Obj]]]:
-        positional: list[set[Obj]] = []
-        for argument in node.args:
-            values = self._eval(argument, scope)
-            positional.append(self._items(values) if isinstance(argument, ast.Starred) else set(values))
-        keywords: dict[str, set[Obj]] = {}
-        for keyword in node.keywords:
-            values = self._eval(keyword.value, scope)
-            if keyword.arg is not None:
-                keywords.setdefault(keyword.arg, set()).update(values)
-                continue
-            for owner in values:
-                for name in list(self.fields.names(owner)):
-                    keywords.setdefault(name[2:-2], set()).update(self.fields.known(owner, name))
-        return positional, keywords
-
-    def _result(self, callee: Obj, site: CallSite) -> set[Obj]:
-        first = site.positional[0] if site.positional else set()
-        if callee.kind in ("function", "method") and callee.scope is not None:
-            bind(self, callee, callee.scope, site)
-            return callee.scope.returns | {site.result}
-        if callee.kind == "class" and callee.scope is not None:
-            made = self.instance(callee.scope)
-            for method in self._inherited(made, "__init__", callee.scope, 0):
-                if method.scope is not None:
-                    bind(self, method, method.scope, site)
-            return {made}
-        if callee.kind == "instance" and callee.scope is not None:
-            results = {site.result}
-            for name in ("__call__", "forward"):
-                for method in self._inherited(callee, name, callee.scope, 0):
-                    if method.kind == "method" and method.scope is not None:
-                        bind(self, method, method.scope, site)
-                        results |= method.scope.returns
-            return results
-        if callee.kind == "field" and callee.parent is not None:
-            if callee.name in _SAME_OBJECT:
-                return {callee.parent}
-            if callee.parent.kind == "class" and callee.parent.scope is not None:
-                return {self.instance(callee.parent.scope)}
-        if callee.kind == "import" and callee.name in _FIRST_ARGUMENT and first:
-            if callee.name == "functools.partial":
-                self._partial(first, site)
-            return set(first)
-        if callee.kind == "opaque" and callee.name == "dict":
-            made = self.single("dict", site.node, node=site.node)
-            for name, values in site.keywords.items():
-                self.add(self.fields.stored(made, f"['{name}']"), values)
-            return {made}
-        if callee.kind == "opaque" and callee.name == "getattr" and len(site.node.args) > 1:
-            named = site.node.args[1]
-            if isinstance(named, ast.Constant) and isinstance(named.value, str):
-                found = {v for owner in first for v in self.attribute(owner, named.value)}
-                return found | (site.positional[2] if len(site.positional) > 2 else set())
-        return {site.result}
-
-    def _partial(self, functions: set[Obj], site: CallSite) -> None:
-        rest = CallSite(site.node, site.scope, site.result, functions, site.positional[1:], site.keywords)
-        for function in functions:
-            if function.kind in ("function", "method") and function.scope is not None:
-                bind(self, function, function.scope, rest)
 
 
 def _roots(scope: Scope) -> list[ast.AST]:
