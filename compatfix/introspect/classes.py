@@ -77,11 +77,7 @@ def _from_mapping(config: Any, mapping: Any, loader: str) -> type[Any]:
 
 
 def _swapped(config: Any, model_class: type[Any]) -> Any:
-    """A text class is built from the text part of a wrapper's config."""
-    wanted = getattr(model_class, "config_class", None)
-    if wanted is None or isinstance(config, wanted):
-        return config
+    """The text part of a wrapper's config where the class is the text part's own; the config as it is elsewhere."""
     text = config.get_text_config()
-    if not isinstance(text, wanted):
-        raise NoClass(f"{model_class.__name__} is built from {wanted.__name__}, not from {type(config).__name__}")
-    return text
+    wanted = getattr(model_class, "config_class", None)
+    return text if text is not config and wanted is type(text) else config

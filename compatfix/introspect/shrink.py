@@ -154,6 +154,9 @@ def _shrink_depth(text: dict[str, Any], depth: int, ledger: Ledger) -> LayerChoi
     for name in INDEX_FIELDS:
         if isinstance(text.get(name), (list, tuple)):
             text[name] = [choice.layers.index(i) for i in text[name] if i in choice.layers]
+    for name, value in list(text.items()):
+        if name.startswith("per_layer") and isinstance(value, dict):
+            text[name] = {choice.layers.index(int(i)): v for i, v in value.items() if int(i) in choice.layers}
     for name in PREFIX_FIELDS:
         if isinstance(text.get(name), int):
             text[name] = sum(i < text[name] for i in choice.layers)
