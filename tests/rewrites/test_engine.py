@@ -241,7 +241,7 @@ def test_each_fix_says_where_and_what(tree: MakeTree, runtime: Path) -> None:
 
 
 def test_deep_expressions_are_no_obstacle() -> None:
-    deep = b"total = " + b" + ".join([b"x"] * 3000) + b"\n" + b"y = z" + b".a()" * 800 + b"\n"
+    deep = b"total = " + b" + ".join([b"x"] * 1200) + b"\n" + b"y = z" + b".a()" * 400 + b"\n"
     assert patched(LOOP + deep) == PATCHED_LOOP + deep
 
 

@@ -19,10 +19,11 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 from transformers import AutoModelForCausalLM, Qwen3Config
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
-sizes = dict(vocab_size=256, hidden_size=64, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=32)
-kinds = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
+sizes = dict(vocab_size=256, hidden_size=64, intermediate_size=128, head_dim=32)
+sizes.update(num_attention_heads=4, num_key_value_heads=2)
+kinds = (["linear_attention"] * 3 + ["full_attention"]) * 2
 target = AutoModelForCausalLM.from_config(Qwen3_5TextConfig(
-    **sizes, num_hidden_layers=4, layer_types=kinds, linear_num_value_heads=4, linear_num_key_heads=2,
+    **sizes, num_hidden_layers=8, layer_types=kinds, linear_num_value_heads=4, linear_num_key_heads=2,
     linear_key_head_dim=16, linear_value_head_dim=16,
 )).eval()
 with torch.no_grad():  # at default scale the states hardly matter
@@ -32,15 +33,15 @@ with torch.no_grad():  # at default scale the states hardly matter
 from model import DFlashDraftModel
 from ddtree import ddtree_generate
 from dflash import dflash_generate
-config = Qwen3Config(**sizes, num_hidden_layers=1)
-config.block_size, config.num_target_layers = 6, 4
-config.dflash_config = {"mask_token_id": 255, "target_layer_ids": [1]}
+config = Qwen3Config(**sizes, num_hidden_layers=2)
+config.block_size, config.num_target_layers = 8, 8
+config.dflash_config = {"mask_token_id": 255, "target_layer_ids": [1, 3, 5]}
 draft = DFlashDraftModel(config).eval()
-ids = torch.arange(1, 13).unsqueeze(0)
-plain = dflash_generate(draft, target, ids, 255, 16, 1, None).output_ids
-chain = dflash_generate(draft, target, ids, 255, 16, 6, None).output_ids
-tree = ddtree_generate(draft, target, ids, 255, 16, 6, None, tree_budget=8).output_ids
-alone = draft.spec_generate(target, ids, 16, None)
+ids = torch.randint(1, 250, (1, 12), generator=torch.Generator().manual_seed(0))
+plain = dflash_generate(draft, target, ids, 255, 24, 1, None).output_ids
+chain = dflash_generate(draft, target, ids, 255, 24, 8, None).output_ids
+tree = ddtree_generate(draft, target, ids, 255, 24, 8, None, tree_budget=16).output_ids
+alone = draft.spec_generate(target, ids, 24, None)
 print(json.dumps([plain.tolist() == other.tolist() for other in (chain, tree, alone)]))
 """
 
