@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from compatfix import __version__
 from compatfix.errors import UsageError
+from compatfix.gating import Patching, RuleChoice, ValidationOptions
 from compatfix.model import LEVELS, Finding, Level, PatchPlan, Report, Scope
 
 if TYPE_CHECKING:
@@ -86,6 +87,53 @@ def inspect(
     )
 
 
+def validate(
+    tree: str | Path,
+    target: str | Path,
+    *,
+    draft: str | Path | None = None,
+    options: ValidationOptions | None = None,
+    on_step: OnStep = _silent,
+) -> Report:
+    """Runs the tree as it is on disk against a target and judges it by scope.
+
+    Raises: UsageError for bad input. Whatever the tree or the model does is a finding.
+    """
+    from compatfix.gating import judge
+
+    started = Clock()
+    root = tree_directory(tree)
+    report = judge("validate", root, str(target), _name(draft), options or ValidationOptions(), on_step)
+    return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
+
+
+def gate(
+    tree: str | Path,
+    target: str | Path,
+    *,
+    draft: str | Path | None = None,
+    options: ValidationOptions | None = None,
+    patching: Patching | None = None,
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    allow_dirty: bool = False,
+    ladder: bool = True,
+    on_step: OnStep = _silent,
+) -> Report:
+    """Judges the tree that will really run: as it is on disk, which must have no fix pending, or patched first.
+
+    Args: `patching` judges a patched copy ("copy") or patches the tree ("in-place"); `ladder` tells the story of the
+    unpatched code too. Raises: UsageError for bad input.
+    """
+    from compatfix.gating import gated
+
+    started = Clock()
+    root = tree_directory(tree)
+    rules = RuleChoice(tuple(select), tuple(ignore), allow_dirty)
+    report = gated(root, str(target), _name(draft), options or ValidationOptions(), patching, rules, ladder, on_step)
+    return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
+
+
 def plan_patch(
     path: str | Path, *, select: Sequence[str] = (), ignore: Sequence[str] = (), force_runtime: bool = False
 ) -> PatchPlan:
@@ -124,8 +172,9 @@ def worst_at_least(report: Report, level: Level) -> bool:
 
 
 def green(report: Report, required: Sequence[Scope]) -> bool:
-    """Whether every required scope passed. A report without a verdict is never green."""
-    return report.verdict is not None and report.verdict.green(tuple(required))
+    """Whether every required scope passed and no finding is an error. A report without a verdict is never green."""
+    errors = any(finding.level == "error" for finding in report.findings)
+    return report.verdict is not None and report.verdict.green(tuple(required)) and not errors
 
 
 def tree_directory(path: str | Path) -> Path:
@@ -136,6 +185,10 @@ def tree_directory(path: str | Path) -> Path:
     if not root.is_dir():
         raise UsageError(f"{path} is a file; give the directory of the tree")
     return root
+
+
+def _name(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 class Clock:

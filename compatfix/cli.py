@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
@@ -16,6 +16,7 @@ from compatfix import __version__
 from compatfix.errors import UsageError
 
 if TYPE_CHECKING:
+    from compatfix.gating import ValidationOptions
     from compatfix.model import Level, Report
 
 FORMATS = click.Choice(["text", "json", "md"])
@@ -268,7 +269,9 @@ def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool
 
     required = options.pop("require")
     with _progress() as on_step:
-        report = api.validate(tree, target, on_step=on_step, **_worker_options(options))
+        report = api.validate(
+            tree, target, draft=options.pop("draft"), options=_validation_options(options), on_step=on_step
+        )
     _finish(report, report_dir, form, verbose)
     sys.exit(0 if api.green(report, required) else 1)
 
@@ -287,16 +290,39 @@ def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool
 @click.option("--ladder/--no-ladder", default=True, show_default=True, help="Tell the story of the unpatched code too.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED)
 def gate(
-    tree: Path, target: str, report_dir: Path, form: str, verbose: bool, cmd: tuple[str, ...], **options: Any
+    tree: Path,
+    target: str,
+    draft: str | None,
+    report_dir: Path,
+    form: str,
+    verbose: bool,
+    patching: Literal["copy", "in-place"] | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    allow_dirty: bool,
+    ladder: bool,
+    cmd: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Exits 0 only when TREE, as it will run, passed every required scope; then starts the CMD given after --."""
     from compatfix import api
 
     required = options.pop("require")
-    if cmd and options["patching"] == "copy":
+    if cmd and patching == "copy":
         raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
     with _progress() as on_step:
-        report = api.gate(tree, target, on_step=on_step, **_worker_options(options))
+        report = api.gate(
+            tree,
+            target,
+            draft=draft,
+            options=_validation_options(options),
+            patching=patching,
+            select=select,
+            ignore=ignore,
+            allow_dirty=allow_dirty,
+            ladder=ladder,
+            on_step=on_step,
+        )
     _finish(report, report_dir, form, verbose)
     if not api.green(report, required):
         sys.exit(1)
@@ -311,6 +337,12 @@ def _start(cmd: tuple[str, ...]) -> None:
         os.execvp(cmd[0], cmd)
     except OSError as error:
         raise UsageError(f"cannot start {cmd[0]}: {error.strerror or error}") from error
+
+
+def _validation_options(options: dict[str, Any]) -> ValidationOptions:
+    from compatfix.gating import ValidationOptions
+
+    return ValidationOptions(**_worker_options(options))
 
 
 def _worker_options(options: dict[str, Any]) -> dict[str, Any]:

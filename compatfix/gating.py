@@ -1,0 +1,224 @@
+"""From a tree and a target to a report with a verdict: what `validate` and `gate` share, and what the gate adds."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from compatfix.codes import CODES
+from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Verdict, unmeasured
+from compatfix.process import OnStep, Worker, WorkerFailed, worker
+
+Patching = Literal["copy", "in-place"]
+
+# Families of inspection's findings that a validation does not answer by experiment: environment, pairing, memory.
+STANDING = ("CF0", "CF4", "CF6")
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """How much to measure, on what, and in which environment; limits are per step, in seconds and bytes."""
+
+    on: Literal["tiny", "weights"] = "tiny"
+    prompts: int = 24
+    tokens: int = 64
+    budgets: tuple[int, ...] = (32, 64)
+    seed: int = 0
+    python: str | None = None
+    time_limit: float | None = 600
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class RuleChoice:
+    """Which rules apply, and whether files with uncommitted changes may be rewritten."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    allow_dirty: bool = False
+
+
+def gated(
+    root: Path,
+    target: str,
+    draft: str | None,
+    options: ValidationOptions,
+    patching: Patching | None,
+    rules: RuleChoice,
+    ladder: bool,
+    on_step: OnStep,
+) -> Report:
+    """Judges the tree on disk, or a patched copy of it, or the tree patched in place."""
+    from compatfix.rewrites import apply, copy_tree, plan
+
+    check_input(target, draft)
+    planned = plan(root, select=rules.select, ignore=rules.ignore)
+    if patching is None:
+        if planned.empty:
+            return _with_plan(judge("gate", root, target, draft, options, on_step), planned, "as it is on disk")
+        return _with_plan(_pending(root, target, draft, planned), planned, "as it is on disk")
+    with _scratch() as scratch:
+        published = copy_tree(root, scratch / "published") if ladder and not planned.empty else None
+        if patching == "copy":
+            judged = _patched_copy(root, scratch / "patched", rules)
+        else:
+            apply(planned, allow_dirty=rules.allow_dirty)
+            judged = root
+        report = judge("gate", judged, target, draft, options, on_step, ladder_tree=published)
+    how = "a patched copy" if patching == "copy" else "patched in place"
+    return _with_plan(report, planned, how)
+
+
+def judge(
+    kind: str,
+    root: Path,
+    target: str,
+    draft: str | None,
+    options: ValidationOptions,
+    on_step: OnStep,
+    *,
+    ladder_tree: Path | None = None,
+) -> Report:
+    """Validates a tree, with an inspection of target and draft at its side, in one worker."""
+    from compatfix.validate.plan import ValidateRequest, validate
+
+    check_input(target, draft)
+    request = ValidateRequest(
+        tree=str(root),
+        target=target,
+        draft=draft,
+        seed=options.seed,
+        prompts=options.prompts,
+        tokens=options.tokens,
+        budgets=options.budgets,
+        on=options.on,
+        ladder_tree=None if ladder_tree is None else str(ladder_tree),
+        time_limit=options.time_limit,
+        memory_limit=options.memory_limit,
+    )
+    subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
+    try:
+        with worker(options.python) as process:
+            process.wait_ready()
+            inspection = _Inspection(process, target, draft, options)
+            outcome = validate(process, request, on_step)
+            versions, standing = process.versions, inspection.findings()
+    except WorkerFailed as failure:
+        return Report(kind, subject, findings=(failure.finding,), verdict=_all_unmeasured(failure.finding))
+    scopes = tuple(_with_pairing(scope, standing) for scope in outcome.scopes)
+    findings = (*outcome.findings, *standing)
+    return Report(
+        kind,
+        {**subject, **versions},
+        findings=findings,
+        verdict=Verdict(scopes),
+        sections=dict(outcome.sections),
+    )
+
+
+def check_input(target: str, draft: str | None) -> None:
+    """Bad directories and configs are told before torch is imported."""
+    from compatfix.introspect.configfile import read_config, read_target_config
+
+    read_target_config(target)
+    if draft is not None:
+        read_config(draft)
+
+
+class _Inspection:
+    """The job "inspect", at the side of the validation."""
+
+    def __init__(self, process: Worker, target: str, draft: str | None, options: ValidationOptions) -> None:
+        self._process, self._options = process, options
+        self._args = {"target": target, "draft": draft, "context": 32768, "seed": options.seed}
+        self._found: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What stands in the way besides the code. Raises what the job raised for bad input."""
+        from compatfix.checks import run_checks
+        from compatfix.profiles import Inspection
+        from compatfix.serial import from_plain
+
+        self._thread.join()
+        if isinstance(self._error, WorkerFailed):
+            return (replace(self._error.finding, message=f"inspection: {self._error.finding.message}"),)
+        if self._error is not None:
+            raise self._error
+        checked = run_checks(from_plain(Inspection, self._found))
+        return tuple(finding for finding in checked if finding.code.startswith(STANDING))
+
+    def _run(self) -> None:
+        limits: dict[str, Any] = {"time_limit": self._options.time_limit, "memory_limit": self._options.memory_limit}
+        try:
+            self._found = self._process.run("inspect", self._args, **limits)
+        except BaseException as error:
+            self._error = error
+
+
+def _pending(root: Path, target: str, draft: str | None, planned: PatchPlan) -> Report:
+    count, files = len(planned.fixes), len({fix.location.path for fix in planned.fixes})
+    what = f"{count} fixes are pending in {files} files" if count else "the copied runtime is out of date"
+    command = shlex.join(["compatfix", "patch", str(root)])
+    finding = Finding("CF905", CODES["CF905"].level, "read", f"{what}; what would run is not patched", fix=command)
+    verdict = ScopeVerdict("code", "failed", what, f"{command}, or gate with --patch copy")
+    others = tuple(unmeasured(scope, "the tree is not patched", command) for scope in SCOPES[1:])
+    subject = {"target": target} | ({"draft": draft} if draft is not None else {})
+    return Report("gate", subject, findings=(finding,), verdict=Verdict((verdict, *others)))
+
+
+def _patched_copy(root: Path, destination: Path, rules: RuleChoice) -> Path:
+    from compatfix.rewrites import patch_copy
+
+    patch_copy(root, destination, select=rules.select, ignore=rules.ignore)
+    return destination
+
+
+def _with_plan(report: Report, planned: PatchPlan, how: str) -> Report:
+    """Adds what the patcher did, left and was told to leave; an error that it left keeps scope code from passing."""
+    from compatfix.serial import to_plain
+
+    assert report.verdict is not None
+    code = report.verdict.of("code")
+    errors = [finding for finding in planned.unfixed if finding.level == "error"]
+    if errors and code.status == "passed":
+        code = replace(code, status="failed", reason=f"{len(errors)} places that break are left: {errors[0].message}")
+    if planned.ignored:
+        listed = ", ".join(f"{name} ({count})" for name, count in planned.ignored.items())
+        code = replace(code, reason=f"{code.reason} [rules left out: {listed}]")
+    scopes = (code, *(scope for scope in report.verdict.scopes if scope.scope != "code"))
+    fixes = [{"code": f.code, "place": str(f.location), "before": f.before, "after": f.after} for f in planned.fixes]
+    patch = {"fixes": fixes, "copied": len(planned.copied), "ignored": to_plain(planned.ignored)}
+    return replace(
+        report,
+        subject={**report.subject, "tree judged": how},
+        findings=(*report.findings, *planned.unfixed),
+        verdict=Verdict(scopes),
+        sections={**report.sections, "patch": patch},
+    )
+
+
+def _with_pairing(scope: ScopeVerdict, standing: tuple[Finding, ...]) -> ScopeVerdict:
+    """A draft that does not fit its target fails scope draft, whatever else is unmeasured."""
+    errors = [finding for finding in standing if finding.code.startswith("CF4") and finding.level == "error"]
+    if scope.scope != "draft" or not errors:
+        return scope
+    return replace(scope, status="failed", reason=errors[0].message, next_step=errors[0].fix)
+
+
+def _all_unmeasured(finding: Finding) -> Verdict:
+    return Verdict(tuple(ScopeVerdict(scope, "unmeasured", finding.message, "run again with -v") for scope in SCOPES))
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="compatfix-") as directory:
+        yield Path(directory)
