@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from compatfix.codes import CODES
-from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Verdict, unmeasured
+from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Statement, Verdict, unmeasured
 from compatfix.process import OnStep, Worker, WorkerFailed, worker
 
 Patching = Literal["copy", "in-place"]
@@ -116,10 +116,30 @@ def judge(
     return Report(
         kind,
         {**subject, **versions},
+        statements=_what_ran(versions, outcome.sections.get("validation", {})),
         findings=findings,
         verdict=Verdict(scopes),
         sections=dict(outcome.sections),
     )
+
+
+def _what_ran(versions: Mapping[str, str], ran: Mapping[str, Any]) -> tuple[Statement, ...]:
+    """What the verdict is about: environment, classes, entry points, strategy."""
+    topic = "what was run"
+    environment = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [Statement(topic, "environment", environment, "measured")]
+    if "target_class" in ran:
+        loader = f", as {ran['loader_place']} loads it ({ran['loader']})" if ran.get("loader_place") else ""
+        entries = ", ".join(filter(None, (ran.get("chain"), ran.get("tree"), ran.get("loop"))))
+        lines += [
+            Statement(topic, "target class", f"tiny {ran['target_class']}{loader}", "measured"),
+            Statement(topic, "entry points", f"{entries}, with the draft {ran['draft_class']}", "measured"),
+        ]
+    runtime = ran.get("runtime")
+    if runtime and runtime.get("strategy"):
+        numbers = f"noise {runtime['noise']:.2g}, smallest planted fault {runtime['fault']:.2g}"
+        lines.append(Statement(topic, "strategy", f"verification by {runtime['strategy']} ({numbers})", "measured"))
+    return tuple(lines)
 
 
 def check_input(target: str, draft: str | None) -> None:

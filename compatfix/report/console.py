@@ -5,9 +5,11 @@ Source code and paths are printed with Rich's markup off, since it would eat squ
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as Grid
@@ -22,10 +24,13 @@ PIPE_WIDTH = 110
 
 
 def show(report: Report, *, verbose: bool = False, console: Console | None = None) -> None:
-    """Prints `report`; the default console is standard output, at a fixed width in a pipe."""
-    out = console or Console(
-        markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else PIPE_WIDTH
-    )
+    """Prints `report`; the default is standard output, at a fixed width and without trailing blanks in a pipe."""
+    if console is None and not sys.stdout.isatty():
+        text = io.StringIO()
+        show(report, verbose=verbose, console=_console(file=text, width=PIPE_WIDTH))
+        print("\n".join(line.rstrip() for line in text.getvalue().splitlines()))
+        return
+    out = console or _console()
     if report.statements:
         _show_statements(out, report.statements)
     if report.answers:
@@ -40,6 +45,10 @@ def show(report: Report, *, verbose: bool = False, console: Console | None = Non
     if report.next_step:
         out.print()
         out.print(f"next: {report.next_step}", soft_wrap=True)
+
+
+def _console(**options: Any) -> Console:
+    return Console(markup=False, highlight=False, emoji=False, **options)
 
 
 def _show_statements(out: Console, statements: Iterable[Statement]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from compatfix.model import Report
 
 
 @dataclass(frozen=True)
@@ -18,8 +20,127 @@ class Table:
     brief: bool = True
 
 
-Build = Callable[[Any], Sequence[Table]]
+def tables(report: Report) -> list[Table]:
+    """Every table that the report's sections make, in reading order; unknown sections make none."""
+    return [
+        table for name, build in _BUILDERS.items() if name in report.sections for table in build(report.sections[name])
+    ]
 
 
-def tables(report: Any) -> list[Table]:
-    return []
+def _ladder(rungs: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    rows = tuple((rung["title"], rung["status"], _place(rung) + rung["message"]) for rung in rungs)
+    if rows:
+        yield Table("The published code, one fix at a time", ("step", "result", "what happened"), rows)
+
+
+def _place(rung: Mapping[str, Any]) -> str:
+    place = rung.get("place")
+    return f"{place['file']}:{place['line']} " if place else ""
+
+
+def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple(
+        (
+            row["mode"],
+            f"{row['accepted_length']:.2f}",
+            f"{row['forwards_per_token']:.2f}",
+            _shares(row.get("stage_shares") or {}),
+        )
+        for row in section["rows"]
+    )
+    label = section["label"]
+    columns = ("mode", "accepted length", "target forwards/token", "time by stage")
+    if rows:
+        yield Table(f"Benchmark ({label})", columns, rows)
+    positions = max((len(row["per_position"]) for row in section["rows"]), default=0)
+    if positions:
+        yield Table(
+            f"Acceptance by block position ({label})",
+            ("mode", *(str(position) for position in range(1, positions + 1))),
+            tuple(
+                (row["mode"], *(f"{share:.0%}" for share in row["per_position"]))
+                for row in section["rows"]
+                if row["per_position"]
+            ),
+            "the share of rounds in which the token at this position of the block was accepted",
+            brief=False,
+        )
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    """The stages, without the parts of a stage (build_heap is in build)."""
+    whole = {name: share for name, share in shares.items() if not any(name.startswith(f"{n}_") for n in shares)}
+    return ", ".join(f"{name} {share:.0%}" for name, share in whole.items())
+
+
+def _losslessness(section: Mapping[str, Any]) -> Iterator[Table]:
+    references = section["references"]
+    agree = sum(not reference["disagreements"] and reference["error"] is None for reference in references)
+    rows = tuple(
+        (
+            tally["mode"],
+            tally["profile"],
+            f"{tally['same']}/{tally['planned']}",
+            " / ".join(str(tally["accepted"][kind]) for kind in ("full", "partial", "zero")),
+            f"{tally['nodes']['largest']:.1g}" if tally["nodes"]["nodes"] else "",
+        )
+        for tally in section["modes"]
+    )
+    if rows:
+        yield Table(
+            "Losslessness against plain decoding",
+            ("mode", "draft", "texts equal", "rounds full/partial/zero", "worst node"),
+            rows,
+            f"three references (block size 1, generate, uncached forward) agree on {agree} of {len(references)} prompts",
+            brief=False,
+        )
+
+
+def _faults(faults: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    rows = tuple((fault["name"], fault["what"], _caught(fault)) for fault in faults)
+    if rows:
+        yield Table("Planted faults", ("fault", "what was broken", "caught"), rows, brief=False)
+
+
+def _caught(fault: Mapping[str, Any]) -> str:
+    if not fault["applicable"]:
+        return "does not apply to this model"
+    if not fault["caught"]:
+        return "NOT SEEN"
+    return f"yes, by {fault['by']}, after {fault['prompts']} prompts"
+
+
+def _bf16(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple(
+        (
+            row["mode"],
+            f"{row['same']}/{row['run']}",
+            str(sum(difference["kind"] == "rounding" for difference in row["differences"])),
+            str(sum(difference["kind"] == "corruption" for difference in row["differences"])),
+        )
+        for row in section["modes"]
+    )
+    note = f"noise of plain decoding against itself in this run: {section['noise']:.2g}"
+    yield Table("bf16", ("mode", "texts equal", "rounding", "corruption"), rows, note, brief=False)
+
+
+def _patch(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple((fix["code"], fix["place"], _line(fix["before"]), _line(fix["after"])) for fix in section["fixes"])
+    if rows:
+        yield Table("Fixes", ("code", "place", "before", "after"), rows, brief=False)
+
+
+def _line(source: str) -> str:
+    line = " ".join(source.split())
+    return line if len(line) <= 100 else line[:99] + "…"
+
+
+Build = Callable[[Any], Iterator[Table]]
+_BUILDERS: dict[str, Build] = {
+    "ladder": _ladder,
+    "benchmark": _benchmark,
+    "losslessness": _losslessness,
+    "faults": _faults,
+    "bf16": _bf16,
+    "patch": _patch,
+}
