@@ -1,8 +1,8 @@
 """The bf16 leg: where tokens differ from plain bf16 decoding, is it rounding or corruption?
 
 In bf16 not even plain decoding agrees with itself: another kernel or batch shape rounds otherwise. That noise is
-measured here, in the same run, on the same texts. A token that differs where plain decoding was less sure than the noise
-is rounding; one that differs by more is corruption.
+measured here, in the same run, on the same texts. A token that differs by less than the noise is rounding, one that
+differs by more is corruption.
 """
 
 from __future__ import annotations

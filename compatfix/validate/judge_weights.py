@@ -57,8 +57,11 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
             findings.append(Finding(code, "error", "measured", text, details=error))
         elif bad:
             first = bad[0]
-            text = f"{row['mode']} on real weights: token {first['index']} of prompt {first['prompt']} is "
-            text += f"{first['got']}, plain decoding gives {first['expected']} (margin {first['margin']:.3g}, noise {result['noise']:.2g})"
+            text = (
+                f"{row['mode']} on real weights: token {first['index']} of prompt {first['prompt']} is {first['got']}, "
+                f"plain decoding gives {first['expected']} (margin {_number(first['margin'])}, "
+                f"noise {result['noise']:.2g})"
+            )
             findings.append(Finding("CF901", "error", "measured", text, details=first))
     if result["surplus"]:
         text = f"{len(result['surplus'])} keys of the checkpoint are not used, among them {result['surplus'][0]}"
@@ -91,3 +94,7 @@ def _speed(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> ScopeVer
     text = ", ".join(f"{row['mode']} {row['speed_up']:.2f}×" for row in known)
     reason = f"against plain decoding on {result['device']} (medians): {text}; fastest: {best['mode']}"
     return ScopeVerdict("speed", "passed" if best["speed_up"] > 1 else "failed", reason)
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"

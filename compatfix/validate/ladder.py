@@ -116,7 +116,12 @@ def _rule_for(error: dict[str, Any], whole: PatchPlan, chosen: Sequence[str]) ->
 
 
 def _by_words(error: dict[str, Any], left: Sequence[str]) -> str | None:
-    """A cache that was made wrongly raises far from where it was made, inside the library's forward."""
+    """Some messages tell more than their place: a cache that was made wrongly raises inside the library's forward."""
     text = f"{error['type']} {error['message']}"
-    words = (("CF201", ("list index out of range", "has_previous_state", "LinearAttention")), ("CF203", ("crop",)))
+    words = (
+        ("CF206", ("tree is still pending", "a tree is pending")),
+        ("CF202", ("cannot be rolled back",)),
+        ("CF201", ("list index out of range", "has_previous_state", "LinearAttention")),
+        ("CF203", ("crop",)),
+    )
     return next((code for code, hints in words if code in left and any(hint in text for hint in hints)), None)

@@ -1,7 +1,7 @@
 """The oracle: what a draft would say if it mostly knew how the text goes on.
 
 It follows the text *as generated so far*: on a tree whose state is corrupted the text wanders off, and the oracle
-wanders with it, so its accepted length says what the corrupted text deserves and not merely that a first token was wrong.
+wanders with it, so its accepted length says what the corrupted text deserves, not merely that a token was wrong.
 """
 
 from __future__ import annotations

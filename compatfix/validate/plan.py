@@ -24,7 +24,7 @@ from compatfix.validate.tally import merge, stopped
 
 TASK_SECONDS = 600.0
 SIDE_PROMPTS, SIDE_TOKENS = 8, 32
-BF16_PROMPTS, BF16_TOKENS = 6, 32
+BF16_PROMPTS, BF16_TOKENS = 4, 24
 LADDER_TOKENS = 24
 
 

@@ -78,9 +78,7 @@ def generate(target: Any, prompt: list[int], count: int) -> tuple[list[int], tor
     device = next(target.parameters()).device
     input_ids = torch.tensor([prompt], device=device)
     # Neither the checkpoint's stop tokens nor its penalties: plain argmax, to the end.
-    config = GenerationConfig(
-        do_sample=False, max_new_tokens=count, min_new_tokens=count, eos_token_id=None, pad_token_id=0, use_cache=True
-    )
+    config = GenerationConfig(do_sample=False, max_new_tokens=count, eos_token_id=None, pad_token_id=0, use_cache=True)
     with torch.inference_mode():
         output = target.generate(
             input_ids,
