@@ -146,6 +146,8 @@ class Watch:
         """Wraps the runtime's functions where the tree's modules hold them, so that the tree's own calls are seen."""
         undo = []
         for module in self.modules:
+            if module.__name__.startswith(RUNTIME + "."):
+                continue  # the runtime's own calls are its own affair
             for name, value in list(vars(module).items()):
                 home = getattr(value, "__module__", None) or ""
                 if inspect.isfunction(value) and home.split(".")[0] == RUNTIME:

@@ -1,0 +1,65 @@
+"""A stand-in tree in the published style over a tiny Qwen3, and ways to make it wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+RIGHT = Path(__file__).parent / "trees" / "right"
+TARGETS = Path(__file__).resolve().parents[2] / "examples" / "targets"
+
+# name -> (file, line as it is, line as it becomes wrong)
+# ruff: noqa: E501
+WRONG = {
+    "path not kept": ("speculate.py", "        keep(cache, start, path)\n", "        crop(cache, start + len(path))\n"),
+    "kept one off": ("speculate.py", "chosen = start + torch.tensor(path)", "chosen = start + torch.tensor(path).clamp(max=1)"),
+    "positions off": ("speculate.py", "start + torch.tensor([depths])", "start + 1 + torch.tensor([depths])"),
+    "siblings seen": ("speculate.py", "visible[node] |= visible[parent]", "visible[node, :node] = True"),
+    "one too many": ("speculate.py", "            return path\n", "            return path + [n for n in range(len(ids)) if parents[n] == path[-1]][:1]\n"),
+    "layers off": ("draft.py", "hidden_states[i + 1]", "hidden_states[i]"),
+    "draft not cropped": ("draft.py", "    surplus = cache.get_seq_length() - length\n", "    surplus = min(3, cache.get_seq_length() - length)\n"),
+    "mask dropped": ("speculate.py", "[:limit]\n", "[:limit]\n    new = [token for token in new if token != mask_token_id]\n"),
+    "stop ignored": ("speculate.py", "if token in stops), len(new))", "if token in stops and i == 0), len(new))"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Callable[..., Path]:
+    """variant("positions off") copies the right tree and makes that line wrong; variant() is the right tree."""
+
+    def make(name: str | None = None) -> Path:
+        copy = shutil.copytree(RIGHT, tmp_path / "tree", ignore=shutil.ignore_patterns("__pycache__"))
+        if name is not None:
+            file, before, after = WRONG[name]
+            source = (copy / file).read_text()
+            assert before in source
+            (copy / file).write_text(source.replace(before, after))
+        return copy
+
+    return make
+
+
+@pytest.fixture
+def clean_modules():
+    """Trees share module names; each test leaves none behind."""
+    import sys
+
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        if name.split(".")[0] in ("speculate", "draft", "model", "dflash", "ddtree", "benchmark", "compatfix_runtime"):
+            del sys.modules[name]
+    sys.path[:] = path
