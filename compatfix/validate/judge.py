@@ -66,10 +66,22 @@ def _exceptions(data: CodeData) -> list[Finding]:
         place = error.get("place") or {}
         key = (error["type"], error["message"], place.get("file"), place.get("line"))
         code = "CF911" if error.get("refused") else "CF910"
-        message = f"{mode}: {error['type']}: {error['message']}"
+        message = f"{mode}: {error['type']}: {error['message']}{_where_it_was(error)}"
         location = Location(place["file"], place.get("line")) if place else None
         found.setdefault(key, Finding(code, "error", "measured", message, location, details={"mode": mode, **error}))
     return list(found.values())
+
+
+def _where_it_was(error: Mapping[str, Any]) -> str:
+    """How far the text had come: prompt, token, both candidates, margin, and the state that was left."""
+    at = error.get("at")
+    if not at:
+        return ""
+    rival = "the draft's" if at["drafted"] else "before"
+    text = f" (prompt {error.get('prompt')}, at token {at['index']}: {at['expected']} due, {rival} {at['got']}, "
+    text += f"margin {at['margin']:.3g}"
+    state = at.get("state")
+    return text + (f"; {_state(state)})" if state else ")")
 
 
 def _references(data: CodeData) -> list[Finding]:
@@ -110,13 +122,16 @@ def describe_difference(first: Mapping[str, Any]) -> str:
     text += f"plain decoding gives {_token(first['expected'])} (margin {first['margin']:.3g})"
     state = first.get("state")
     if state:
-        kind = f" ({state['kind']})" if state.get("kind") else ""
-        size = state.get("note") or f"off by {state['difference']:.2g}"
-        text += f"; first wrong state: layer {state['layer']}{kind}, {state['tensor']}, "
-        text += f"after round {state['round']}, {size}"
+        text += f"; {_state(state)}"
     elif "state" in first:
         text += "; the target's cache is right, so the fault is in what is accepted or returned"
     return text
+
+
+def _state(state: Mapping[str, Any]) -> str:
+    kind = f" ({state['kind']})" if state.get("kind") else ""
+    size = state.get("note") or f"off by {state['difference']:.2g}"
+    return f"first wrong state: layer {state['layer']}{kind}, {state['tensor']}, after round {state['round']}, {size}"
 
 
 def _token(token: int | None) -> str:

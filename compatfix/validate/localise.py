@@ -54,7 +54,7 @@ def localise(
                     "round": len(bench.watch.rounds),
                     "committed": len(forward.committed) - len(prompt),
                     "layer": difference.layer,
-                    "kind": _kind(bench, difference.layer),
+                    "kind": layer_kind(bench, difference.layer),
                     "tensor": difference.tensor,
                     "difference": difference.largest,
                     "scale": difference.scale,
@@ -71,7 +71,8 @@ def localise(
     return found[0] if found else None
 
 
-def _kind(bench: Bench, layer: int) -> str | None:
+def layer_kind(bench: Bench, layer: int) -> str | None:
+    """What the target's config calls a layer, where it says so."""
     config: Any = bench.target.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     kinds = getattr(text, "layer_types", None) or ()

@@ -16,6 +16,7 @@ from compatfix.validate.compare import (
     token_difference,
 )
 from compatfix.validate.localise import localise
+from compatfix.validate.locate_error import locate_error
 from compatfix.validate.oracle import ORACLE, Profile
 from compatfix.validate.references import Reference, make_reference
 from compatfix.validate.tally import Tally, add_lengths, add_times, new_tally, stopped
@@ -88,7 +89,8 @@ def compare_one(
     tally["seconds"] += time.perf_counter() - began
     tally["run"] += 1
     if run.error is not None:
-        tally["error"] = {**run.error, "prompt": reference.index}
+        where_it_was = locate_error(bench, run, reference.prompt, reference.tokens)
+        tally["error"] = {**run.error, "prompt": reference.index, "at": where_it_was}
         return run
     enter_counts(tally, run)
     difference = token_difference(bench, run, reference.prompt, expected)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from compatfix.validate.bench import PLAIN, Bench
+from compatfix.validate.locate_error import locate_error
 from compatfix.validate.plain import margins, uncached
 
 # Prompts whose text passes through a tie closer than this are replaced: two right ways may part there.
@@ -52,7 +53,7 @@ def make_reference(bench: Bench, index: int, tokens: int, *, with_tree: bool = T
         began = time.perf_counter()
         run = bench.run(PLAIN, prompt, tokens, profile=None)
         seconds = time.perf_counter() - began
-        error = run.error
+        error = run.error and {**run.error, "at": locate_error(bench, run, prompt, text)}
         plain = run.tokens if error is None else None
         if plain is not None and plain != text[:tokens]:
             at = next((i for i, pair in enumerate(zip(plain, text, strict=False)) if pair[0] != pair[1]), len(plain))

@@ -205,6 +205,9 @@ class Watch:
         ids = tokens[0].tolist() if isinstance(tokens, Tensor) else []
         parents = parents_of(bound.get("attention_mask"), len(ids))
         cache = cache_argument(args, kwargs)
+        if self.prefill is not None and not self.counts:
+            # Nothing is drafted: plain decoding, a token a round.
+            self.committed = [*self.prompt, *(forward.tokens[0] for forward in self.rounds)]
         self._current = Forward(ids, parents, [], list(self.committed), cache)
         if self.tamper is not None and self.prefill is not None and cache is not None:
             with self.quiet():

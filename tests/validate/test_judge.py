@@ -15,7 +15,8 @@ from compatfix.validate.tally import add_lengths, mean_length, merge, new_tally
 
 DIFFERENCE = {
     "prompt": 3, "where": "", "index": 7, "got": 11, "expected": 12, "margin": 0.62,
-    "state": {"round": 2, "layer": 4, "kind": "linear_attention", "tensor": "recurrent_states", "difference": 1.5, "note": ""},
+    "state": {"round": 2, "layer": 4, "kind": "linear_attention", "tensor": "recurrent_states", "difference": 1.5,
+              "note": ""},
 }  # fmt: skip
 
 
@@ -135,8 +136,8 @@ def test_rounding_in_bf16_passes():
 
 def test_a_difference_is_told_in_one_sentence():
     assert describe_difference(DIFFERENCE) == (
-        "prompt 3: token 7 is 11, plain decoding gives 12 (margin 0.62); first wrong state: layer 4 (linear_attention), "
-        "recurrent_states, after round 2, off by 1.5"
+        "prompt 3: token 7 is 11, plain decoding gives 12 (margin 0.62); first wrong state: layer 4 (linear_attention)"
+        ", recurrent_states, after round 2, off by 1.5"
     )
 
 

@@ -23,7 +23,7 @@ def tree_generate(
 def generate(model, target, prompt, mask_token_id, limit, block_size, stops, budget):
     cache, draft_cache = empty_cache(target.config), empty_cache()
     output = target(prompt, past_key_values=cache, use_cache=True, output_hidden_states=True)
-    tokens = prompt[0].tolist() + [int(output.logits[0, -1].argmax())]
+    tokens = [*prompt[0].tolist(), int(output.logits[0, -1].argmax())]
     context = features(output.hidden_states, model.target_layer_ids)
     start, lengths = prompt.shape[1], []
     while start < prompt.shape[1] + limit:
@@ -68,7 +68,7 @@ def generate(model, target, prompt, mask_token_id, limit, block_size, stops, bud
             break
     new = tokens[prompt.shape[1] :][:limit]
     end = next((i + 1 for i, token in enumerate(new) if token in stops), len(new))
-    output_ids = torch.tensor([prompt[0].tolist() + new[:end]])
+    output_ids = torch.tensor([[*prompt[0].tolist(), *new[:end]]])
     return SimpleNamespace(output_ids=output_ids, acceptance_lengths=lengths)
 
 

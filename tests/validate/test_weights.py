@@ -1,0 +1,80 @@
+"""Real weights in small: a sharded checkpoint and a draft beside it, loaded as the tree's own script would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from compatfix.introspect.tiny import build_tiny_draft_config, build_tiny_target
+from compatfix.validate import job
+from compatfix.validate.judge_weights import judge_weights
+from tests.validate.conftest import TARGETS
+
+pytestmark = pytest.mark.usefixtures("clean_modules")
+
+
+@pytest.fixture
+def checkpoint(tmp_path, variant):
+    """(tree, target directory, draft directory): the target in several shards."""
+    import torch
+
+    from compatfix.validate.load_tree import load_tree
+
+    target_config = json.loads((TARGETS / "qwen3-8b" / "config.json").read_text())
+    draft_config = json.loads((TARGETS / "qwen3-8b-dflash" / "config.json").read_text())
+    tiny = build_tiny_target(target_config, seed=0)
+    tiny.model.float().save_pretrained(tmp_path / "target", max_shard_size="200KB")
+    root = variant()
+    draft_class = load_tree(root).draft_class
+    torch.manual_seed(0)
+    config = draft_class.config_class.from_dict(build_tiny_draft_config(draft_config, tiny.tiny).config)
+    draft_class._from_config(config).float().save_pretrained(tmp_path / "draft")
+    assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
+    return root, tmp_path / "target", tmp_path / "draft"
+
+
+def run(root: Path, target: Path, draft: Path | None, steps: list[str] | None = None) -> dict:
+    args = {"task": "weights", "tree": str(root), "target": str(target), "draft": draft and str(draft), "seed": 0}
+    said = (lambda stage, done=None, total=None: steps.append(stage)) if steps is not None else lambda *step: None
+    return job.run({**args, "prompts": 3, "tokens": 16, "budgets": [8]}, said)
+
+
+def test_a_complete_checkpoint_is_lossless_and_measured(checkpoint):
+    steps: list[str] = []
+    answer = run(*checkpoint, steps)
+    assert answer["error"] is None
+    assert any(step.startswith("loading the target") for step in steps)
+    assert [row["mode"] for row in answer["result"]["modes"]] == ["plain", "chain", "tree-8"]
+    assert all(row["same"] == 3 for row in answer["result"]["modes"])
+    scopes, _ = judge_weights("weights", True, answer, None)
+    verdicts = {scope.scope: scope.status for scope in scopes}
+    assert verdicts["weights"] == "passed"
+    # A random draft is worth nothing, and a worthless draft is no faster.
+    assert verdicts["draft"] == "failed"
+    assert verdicts["speed"] in ("failed", "passed")
+
+
+def test_missing_keys_are_named(checkpoint):
+    from safetensors.torch import load_file, save_file
+
+    root, target, draft = checkpoint
+    shard = next(p for p in sorted(target.glob("*.safetensors")) if "model.norm.weight" in load_file(p))
+    tensors = load_file(shard)
+    del tensors["model.norm.weight"]
+    save_file(tensors, shard, metadata={"format": "pt"})
+    index = target / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    del content["weight_map"]["model.norm.weight"]
+    index.write_text(json.dumps(content))
+    answer = run(root, target, draft)
+    assert answer["error"]["code"] == "CF912"
+    assert "model.norm.weight" in answer["error"]["message"]
+    assert judge_weights("weights", True, answer, None)[0][1].status == "failed"
+
+
+def test_a_directory_without_weights_or_draft_says_so(checkpoint):
+    root, target, _ = checkpoint
+    assert "no weights" in run(root, TARGETS / "qwen3-8b", TARGETS / "qwen3-8b-dflash")["error"]["message"]
+    assert "need a draft" in run(root, target, None)["error"]["message"]
