@@ -42,8 +42,8 @@ def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
     rows = tuple(
         (
             row["mode"],
-            f"{row['accepted_length']:.2f}",
-            f"{row['forwards_per_token']:.2f}",
+            _number(row["accepted_length"]),
+            _number(row["forwards_per_token"]),
             _shares(row.get("stage_shares") or {}),
         )
         for row in section["rows"]
@@ -65,6 +65,11 @@ def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
             "the share of rounds in which the token at this position of the block was accepted",
             brief=False,
         )
+
+
+def _number(value: float | None) -> str:
+    """A mode that ended in an exception has no numbers."""
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _shares(shares: Mapping[str, float]) -> str:
@@ -91,7 +96,7 @@ def _losslessness(section: Mapping[str, Any]) -> Iterator[Table]:
             "Losslessness against plain decoding",
             ("mode", "draft", "texts equal", "rounds full/partial/zero", "worst node"),
             rows,
-            f"three references (block size 1, generate, uncached forward) agree on {agree} of {len(references)} prompts",
+            f"block size 1, generate and an uncached forward agree on {agree} of {len(references)} prompts",
             brief=False,
         )
 
