@@ -1,8 +1,8 @@
 """The ladder: what happens to whoever starts the published code, one fix at a time.
 
 Each rung runs the tree in a fresh process. An exception calls for the rule that fixes its place; that rule is added,
-and the next rung shows the next exception. Then the fixes that everyone tries, which run and are wrong, and the whole
-patch.
+and the next rung shows the next exception. Then the fixes that everyone tries, which run and are wrong. The last
+rung, the tree that is judged, comes from the main experiment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import PatchPlan
-from compatfix.validate.tally import mean_length
+from compatfix.validate.tally import Tally, mean_length
 
 MAX_RUNGS = 10
 
@@ -38,7 +38,7 @@ class Rung:
 
 
 def climb(tree: Path, smoke: Smoke) -> list[Rung]:
-    """Rungs from the tree as it is to the whole patch; none where no rule has anything to fix."""
+    """Rungs from the tree as it is to the fixes that everyone tries; none where no rule has anything to fix."""
     from compatfix.rewrites import plan
 
     whole = plan(tree)
@@ -59,9 +59,6 @@ def climb(tree: Path, smoke: Smoke) -> list[Rung]:
                 break
             chosen.append(code)
         rungs.append(_plausible(tree, Path(scratch), smoke))
-        if rungs[-2].status != "lossless" or set(chosen) != set(codes):
-            title = "patched by compatfix"
-            rungs.append(_rung(title, codes, smoke(_patched(tree, Path(scratch), codes), title))[0])
     return rungs
 
 
@@ -91,14 +88,18 @@ def _rung(title: str, codes: Sequence[str], answer: dict[str, Any]) -> tuple[Run
     if error is not None:
         message = f"{error['type']}: {error['message']}"
         return Rung(title, tuple(codes), "raised", message, error.get("place")), error
-    tallies = result["modes"]
+    return rung_of(title, codes, result["modes"]), None
+
+
+def rung_of(title: str, codes: Sequence[str], tallies: Sequence[Tally]) -> Rung:
+    """A rung of a tree that ran to the end."""
     accepted = {tally["mode"]: round(mean_length(tally) or 0.0, 2) for tally in tallies}
     same, run = sum(t["same"] for t in tallies), sum(t["run"] for t in tallies)
-    lossless = same == run and not any(t["features"] or t["draft_cache"] for t in tallies)
+    lossless = 0 < same == run and not any(t["features"] or t["draft_cache"] for t in tallies)
     lengths = ", ".join(f"{mode} {length:.2f}" for mode, length in accepted.items())
     message = f"runs; {same} of {run} texts are those of plain decoding; accepted length (oracle draft): {lengths}"
     status = "lossless" if lossless else "wrong"
-    return Rung(title, tuple(codes), status, message, accepted=accepted, same=f"{same}/{run}"), None
+    return Rung(title, tuple(codes), status, message, accepted=accepted, same=f"{same}/{run}")
 
 
 def _rule_for(error: dict[str, Any], whole: PatchPlan, chosen: Sequence[str]) -> str | None:

@@ -23,7 +23,7 @@ from compatfix.validate.tally import Tally, add_lengths, add_times, new_tally, s
 
 # Node logits are compared for the first prompts of a shard: the first rounds and a later one.
 NODE_PROMPTS = 2
-NODE_ROUNDS = (0, 1, 6)
+NODE_ROUNDS = (0, 4)
 DRAFT_PROMPTS = 4
 WARM_UP_TOKENS = 4
 
