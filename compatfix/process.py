@@ -66,6 +66,7 @@ class Worker:
         self._ready: queue.Queue[dict[str, Any]] = queue.Queue()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._write_lock = threading.Lock()
+        self._ready_lock = threading.Lock()
         self.versions: Mapping[str, str] = {}
 
     def __enter__(self) -> Worker:
@@ -99,16 +100,18 @@ class Worker:
 
     def wait_ready(self) -> Mapping[str, str]:
         """Waits until torch and transformers are imported; returns the versions of the environment under test."""
-        if self.versions:
+        with self._ready_lock:
+            if self.versions:
+                return self.versions
+            try:
+                message = self._ready.get(timeout=START_SECONDS)
+            except queue.Empty:
+                late = f"importing torch took more than {START_SECONDS:.0f} s"
+                raise WorkerFailed(_died("CF011", late, None)) from None
+            if message["event"] != "ready":
+                raise UsageError(f"{self._python} cannot import torch and transformers: {message['message']}")
+            self.versions = {"python": message["python"], **message["versions"]}
             return self.versions
-        try:
-            message = self._ready.get(timeout=START_SECONDS)
-        except queue.Empty:
-            raise WorkerFailed(_died("CF011", f"importing torch took more than {START_SECONDS:.0f} s", None)) from None
-        if message["event"] != "ready":
-            raise UsageError(f"{self._python} cannot import torch and transformers: {message['message']}")
-        self.versions = {"python": message["python"], **message["versions"]}
-        return self.versions
 
     def run(
         self,

@@ -79,6 +79,10 @@ def _import_heavy(channel: _Channel) -> None:
     try:
         import torch
         import transformers
+        import transformers.models.qwen3.modeling_qwen3
+
+        # transformers imports lazily; what every job needs is imported before the forks, once.
+        _ = transformers.AutoModelForCausalLM, transformers.DynamicCache, transformers.PreTrainedModel
     except Exception as error:
         channel.send({"id": None, "event": "error", "kind": "environment", "message": _first_line(error)})
         sys.exit(3)

@@ -100,6 +100,17 @@ def test_jobs_run_side_by_side(worker):
     assert time.monotonic() - start < 2.9
 
 
+def test_threads_may_wait_for_the_start_together():
+    with Worker() as process:
+        seen = []
+        threads = [threading.Thread(target=lambda: seen.append(process.wait_ready())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert len(seen) == 3
+
+
 def test_a_missing_interpreter_is_one_clear_line():
     with pytest.raises(UsageError, match="cannot start /nowhere/python"), Worker("/nowhere/python"):
         pass
