@@ -154,10 +154,12 @@ def _try(candidates: list[Strategy], base: Baseline) -> tuple[Strategy | None, l
         except Exception as raised:  # whatever a model raises under a strategy is a reason against it
             trials.append(Trial(strategy.name, False, None, f"{type(raised).__name__}: {raised}"))
             continue
+        # Logits of a short dtype cannot agree better than their own rounding: then half the distance must do.
+        part = 4 if error <= 2 * base.noise_floor else 8
         if error > 4 * noise:
             reason = f"error e = {error:.3g} exceeds 4n = {4 * noise:.3g}"
-        elif error > base.fault / 8:
-            reason = f"error e = {error:.3g} exceeds f/8 = {base.fault / 8:.3g}"
+        elif error > base.fault / part:
+            reason = f"error e = {error:.3g} exceeds f/{part} = {base.fault / part:.3g}"
         else:
             trials.append(Trial(strategy.name, True, error))
             return strategy, trials

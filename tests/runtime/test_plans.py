@@ -132,3 +132,35 @@ def test_plans_do_not_keep_models_alive() -> None:
     del model
     gc.collect()
     assert reference() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "fault", "floor", "accepted", "words"),
+    [
+        (1e-5, 0.5, 1e-6, True, ""),
+        (0.2, 1.0, 1e-6, False, "exceeds 4n"),
+        (0.02, 0.1, 0.001, False, "exceeds f/8"),
+        # One rounding step of a bf16 logit above 16; the smallest fault is more than four of them.
+        (0.125, 0.547, 0.13, True, ""),
+        (0.125, 0.4, 0.13, False, "exceeds f/4"),
+        (0.3, 1.3, 0.13, False, "exceeds f/8"),
+    ],
+)
+def test_the_rule_of_acceptance(
+    monkeypatch: pytest.MonkeyPatch, error: float, fault: float, floor: float, accepted: bool, words: str
+) -> None:
+    from compatfix.runtime import plans
+    from compatfix.runtime.probe import Baseline
+
+    class Fine:
+        name = "fine"
+
+        def obstacle(self, facts: Any) -> None:
+            return None
+
+    monkeypatch.setattr(plans, "error_of", lambda strategy, base: error)
+    noise = 0.02 if floor < 0.01 else 0.13
+    base = Baseline(reference=None, facts=None, noise=noise, noise_floor=floor, fault=fault)  # type: ignore[arg-type]
+    chosen, trials = plans._try([Fine()], base)  # type: ignore[list-item]
+    assert (chosen is not None) is accepted
+    assert words in (trials[-1].reason or "")
