@@ -21,6 +21,7 @@ from compatfix.validate.load_tree import (
     Entry,
     LoadedTree,
     TreeError,
+    layer_in,
     load_tree,
     place_in,
 )
@@ -221,6 +222,7 @@ def describe(root: Path, error: BaseException) -> dict[str, Any]:
         "type": type(error).__name__,
         "message": lines[0] if lines else "",
         "place": place_in(root, error),
+        "layer": layer_in(error),
         "refused": type(error).__module__.split(".")[0] == RUNTIME,
     }
 

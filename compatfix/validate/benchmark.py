@@ -30,7 +30,7 @@ def _row(tally: Tally) -> dict[str, Any]:
         "prompts": tally["run"],
         "tokens": tally["tokens"],
         "rounds": rounds,
-        "accepted_length": mean_length(tally) if rounds else 1.0,
+        "accepted_length": mean_length(tally) if rounds or tally["error"] else 1.0,
         "histogram": dict(sorted(tally["histogram"].items(), key=lambda item: int(item[0]))),
         "per_position": [round(count / rounds, 4) for count in tally["per_position"]] if rounds else [],
         "forwards": tally["forwards"],

@@ -74,14 +74,15 @@ def _exceptions(data: CodeData) -> list[Finding]:
 
 def _where_it_was(error: Mapping[str, Any]) -> str:
     """How far the text had come: prompt, token, both candidates, margin, and the state that was left."""
-    at = error.get("at")
+    at, layer = error.get("at"), error.get("layer")
+    raised = f"raised by layer {layer['layer']} ({layer['class']}.{layer['function']})" if layer else ""
     if not at:
-        return ""
+        return raised and f" ({raised})"
     rival = "the draft's" if at["drafted"] else "before"
     text = f" (prompt {error.get('prompt')}, at token {at['index']}: {at['expected']} due, {rival} {at['got']}, "
     text += f"margin {at['margin']:.3g}"
     state = at.get("state")
-    return text + (f"; {_state(state)})" if state else ")")
+    return "; ".join(filter(None, (text, raised, state and _state(state)))) + ")"
 
 
 def _references(data: CodeData) -> list[Finding]:
@@ -149,7 +150,7 @@ def _drafts(data: CodeData) -> list[Finding]:
                 if first.get("difference") is not None:
                     message += f" by {first['difference']:.2g} (allowed {first['allowed']:.2g})"
                 message += "; the text stays right, the draft sees the wrong input"
-                found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
+                found.append(Finding("CF916", "error", "measured", message, details={"mode": tally["mode"], **first}))
     return found
 
 

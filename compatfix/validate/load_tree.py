@@ -160,6 +160,23 @@ def place_in(root: Path, error: BaseException) -> dict[str, Any] | None:
     return found
 
 
+def layer_in(error: BaseException) -> dict[str, Any] | None:
+    """The innermost layer that the exception came through: one of a cache's layers, or a module with a layer_idx."""
+    found: dict[str, Any] | None = None
+    layers: Sequence[Any] = ()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        for index, layer in enumerate(layers):
+            if layer is owner:
+                found = {"layer": index, "class": type(owner).__name__, "function": frame.f_code.co_name}
+        known = getattr(owner, "__dict__", {})
+        if isinstance(known.get("layer_idx"), int):
+            found = {"layer": known["layer_idx"], "class": type(owner).__name__, "function": frame.f_code.co_name}
+        if isinstance(known.get("layers"), list):
+            layers = known["layers"]
+    return found
+
+
 def _entries(modules: list[ModuleType]) -> Iterator[Entry]:
     for module in modules:
         for name, value in vars(module).items():

@@ -68,10 +68,10 @@ def test_everything_as_planned_passes_with_a_note_on_stubs():
         (broken(modes=[tally("chain", same=23, differences=[DIFFERENCE])]), "CF901", "token 7 is 11"),
         (
             broken(modes=[tally("chain", features=[{"prompt": 0, "difference": 2.0, "allowed": 0.1}])]),
-            "CF901",
+            "CF916",
             "features",
         ),
-        (broken(modes=[tally("chain", draft_cache=[{"prompt": 0, "reason": "length"}])]), "CF901", "draft's own cache"),
+        (broken(modes=[tally("chain", draft_cache=[{"prompt": 0, "reason": "length"}])]), "CF916", "draft's own cache"),
         (
             broken(modes=[tally("chain", error={"type": "IndexError", "message": "gone", "place": None})]),
             "CF910",
