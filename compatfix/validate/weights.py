@@ -55,7 +55,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     target_dir, draft_dir = Path(args["target"]), Path(args["draft"])
     _check_memory(target_dir, draft_dir)
     dtype = getattr(torch, args["dtype"]) if args.get("dtype") else "auto"
-    device = args.get("device") or "cpu"
+    device = args.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
     loader: Any = getattr(transformers, args.get("loader") or tree.loader or DEFAULT_LOADER)
     progress(f"loading the target ({_size(target_dir) / GIB:.2f} GiB)", 0, 2)
     target, surplus = _load(loader, target_dir, dtype, "target")
