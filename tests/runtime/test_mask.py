@@ -80,5 +80,5 @@ def test_a_missing_window_mask_is_measured(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(base, "tree_masks", without_windows)
     description = runtime.prepare(tiny.build("gemma3"))
-    assert description["strategy"] == "steps"
+    assert description["strategy"] == "paths"
     assert "exceeds" in description["trials"][0]["reason"]

@@ -50,13 +50,13 @@ LINEAR: dict[str, Any] = {
 
 # Which strategies must be lossless on which target; the first is the one that must be chosen.
 STRATEGIES = {
-    "qwen3": ["mask", "steps"],
-    "gemma3": ["mask", "steps"],
-    "qwen3_5": ["gated-delta tree", "mixer levels", "steps"],
-    "qwen3_5_vl": ["gated-delta tree", "mixer levels", "steps"],
-    "qwen3_next": ["gated-delta tree", "mixer levels", "steps"],
-    "lfm2": ["mixer levels", "steps"],
-    "falcon_h1": ["mixer levels", "steps"],
+    "qwen3": ["mask", "paths", "steps"],
+    "gemma3": ["mask", "paths", "steps"],
+    "qwen3_5": ["gated-delta tree", "mixer levels", "paths", "steps"],
+    "qwen3_5_vl": ["gated-delta tree", "mixer levels", "paths", "steps"],
+    "qwen3_next": ["gated-delta tree", "mixer levels", "paths", "steps"],
+    "lfm2": ["mixer levels", "paths", "steps"],
+    "falcon_h1": ["mixer levels", "paths", "steps"],
     "jamba": ["mixer levels", "steps"],
 }
 

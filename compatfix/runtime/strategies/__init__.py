@@ -6,8 +6,9 @@ from .base import Block, Facts, Record, StateRecord, Strategy
 from .gated_delta import GatedDelta
 from .mask import Mask
 from .mixer_levels import MixerLevels
+from .paths import Paths
 from .steps import Steps
 
-STRATEGIES: tuple[Strategy, ...] = (Mask(), GatedDelta(), MixerLevels(), Steps())
+STRATEGIES: tuple[Strategy, ...] = (Mask(), GatedDelta(), MixerLevels(), Paths(), Steps())
 
 __all__ = ["STRATEGIES", "Block", "Facts", "Record", "StateRecord", "Strategy"]
