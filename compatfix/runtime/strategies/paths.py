@@ -51,7 +51,7 @@ class Paths(Strategy):
 
 @dataclass(frozen=True)
 class Rows:
-    """A tree as batch rows: `nodes` (P, D) names the node at each place; a path's last one is repeated to fill its row."""
+    """A tree as batch rows: `nodes` (P, D) names the node at each place; the last of a path is repeated to fill up."""
 
     tree: Tree
     nodes: Tensor
