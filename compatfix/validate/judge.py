@@ -78,7 +78,7 @@ def _where_it_was(error: Mapping[str, Any]) -> str:
     raised = f"raised by layer {layer['layer']} ({layer['class']}.{layer['function']})" if layer else ""
     if not at:
         return raised and f" ({raised})"
-    rival = "the draft's" if at["drafted"] else "before"
+    rival = "the draft has" if at["drafted"] else "ahead of"
     text = f" (prompt {error.get('prompt')}, at token {at['index']}: {at['expected']} due, {rival} {at['got']}, "
     text += f"margin {at['margin']:.3g}"
     state = at.get("state")

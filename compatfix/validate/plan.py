@@ -116,21 +116,22 @@ class _Runner:
     def __init__(self, worker: Worker, request: ValidateRequest, on_step: OnStep) -> None:
         self._worker, self._request, self._on_step = worker, request, on_step
         self._lock = threading.Lock()
+        self._done: dict[int, tuple[str, Any]] = {}
         self.results: dict[str, list[Any]] = {}
         self.failures: dict[str, Finding] = {}
         self.skipped: list[str] = []
         self.hopeless = False
 
     def run(self, tasks: Sequence[_Task]) -> dict[str, list[Any]]:
-        waiting: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-        for task in tasks:
-            waiting.put(task)
+        waiting: queue.SimpleQueue[tuple[int, _Task]] = queue.SimpleQueue()
+        for numbered in enumerate(tasks):
+            waiting.put(numbered)
         errors: list[BaseException] = []
 
         def work() -> None:
             while not errors:
                 try:
-                    self._one(waiting.get_nowait())
+                    self._one(*waiting.get_nowait())
                 except queue.Empty:
                     return
                 except BaseException as error:  # bad input and interrupts belong to the caller's thread
@@ -143,19 +144,22 @@ class _Runner:
             thread.join()
         if errors:
             raise errors[0]
+        # In the order of the plan, whichever ended first: the same run twice reads the same.
+        for _, (name, answer) in sorted(self._done.items()):
+            self.results.setdefault(name, []).append(answer)
         return self.results
 
     def one(self, name: str) -> Any:
         return next(iter(self.results.get(name, ())), None)
 
-    def _one(self, task: _Task) -> None:
+    def _one(self, number: int, task: _Task) -> None:
         if task.needs_right and self.hopeless:
             self.skipped.append(task.name)
             return
         if task.name == "ladder":
             assert self._request.ladder_tree is not None
             rungs = climb(Path(self._request.ladder_tree), self._smoke)
-            self.results["ladder"] = [to_plain(rungs)]
+            self._done[number] = task.name, to_plain(rungs)
             return
         try:
             answer = self._call(task.name, task.args)
@@ -165,7 +169,7 @@ class _Runner:
                 self.hopeless = True
             return
         with self._lock:
-            self.results.setdefault(task.name, []).append(answer)
+            self._done[number] = task.name, answer
             self.hopeless |= _is_wrong(answer)
 
     def _smoke(self, tree: Path, title: str) -> Any:
