@@ -14,7 +14,7 @@ import compatfix.runtime as runtime
 from . import blocks, tiny
 from .blocks import BUSHY, CHAIN, DEEP_WITH_SIBLINGS, TREES, Session, leaves, path_to, target
 
-KINDS = ["qwen3", "gemma3", "qwen3_5", "qwen3_5_vl", "qwen3_next"]
+KINDS = ["qwen3", "gemma3", "qwen3_5", "qwen3_5_vl", "qwen3_next", "lfm2"]
 CASES = [(kind, strategy) for kind in KINDS for strategy in tiny.STRATEGIES[kind]]
 every_strategy = pytest.mark.parametrize(("kind", "strategy"), CASES, ids=lambda value: value.replace(" ", "-"))
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -158,7 +158,8 @@ def test_an_exception_in_the_forward_puts_the_cache_back(kind: str, strategy: st
     def fail(*_: Any) -> None:
         raise ValueError("planted")
 
-    handle = layers[-1].mlp.register_forward_pre_hook(fail)
+    last = layers[-1].mlp if hasattr(layers[-1], "mlp") else layers[-1].feed_forward
+    handle = last.register_forward_pre_hook(fail)
     try:
         with pytest.raises(ValueError, match="planted"):
             session.verify(ids[:size], DEEP_WITH_SIBLINGS[:size])

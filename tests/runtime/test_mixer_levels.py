@@ -12,10 +12,10 @@ from .blocks import BUSHY, DEEP_WITH_SIBLINGS, Session, leaves, path_to, target
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "falcon_h1", "jamba"])
-@pytest.mark.parametrize("strategy", [None, "steps"])
-def test_nodes_and_commits_are_exact(kind: str, strategy: str | None) -> None:
+@pytest.mark.parametrize("strategy", ["mixer levels", "steps"])
+def test_nodes_and_commits_are_exact(kind: str, strategy: str) -> None:
     session, ids = Session(target(kind, strategy)), tiny.tokens(len(BUSHY))
-    assert runtime.describe(session.model)["strategy"] == strategy or "mixer levels"
+    assert runtime.describe(session.model)["strategy"] == strategy
     output = session.verify(ids, BUSHY)
     for leaf in leaves(BUSHY):
         path = path_to(BUSHY, leaf)
@@ -23,6 +23,11 @@ def test_nodes_and_commits_are_exact(kind: str, strategy: str | None) -> None:
         torch.testing.assert_close(output.logits[0, path], plain[-len(path) :], rtol=2e-4, atol=2e-4)
     runtime.commit(session.cache, path_to(BUSHY, 23)[:3])
     session.assert_holds([ids[node] for node in path_to(BUSHY, 23)[:3]])
+
+
+@pytest.mark.parametrize("kind", ["falcon_h1", "jamba"])
+def test_it_is_chosen_where_no_tree_form_is_known(kind: str) -> None:
+    assert runtime.describe(target(kind))["strategy"] == "mixer levels"
 
 
 def test_it_sees_only_single_tokens() -> None:

@@ -55,7 +55,7 @@ STRATEGIES = {
     "qwen3_5": ["gated-delta tree", "mixer levels", "paths", "steps"],
     "qwen3_5_vl": ["gated-delta tree", "mixer levels", "paths", "steps"],
     "qwen3_next": ["gated-delta tree", "mixer levels", "paths", "steps"],
-    "lfm2": ["mixer levels", "paths", "steps"],
+    "lfm2": ["conv tree", "mixer levels", "paths", "steps"],
     "falcon_h1": ["mixer levels", "paths", "steps"],
     "jamba": ["mixer levels", "steps"],
 }

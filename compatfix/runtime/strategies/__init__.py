@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .base import Block, Facts, Record, StateRecord, Strategy
+from .conv_tree import ConvTree
 from .gated_delta import GatedDelta
 from .mask import Mask
 from .mixer_levels import MixerLevels
 from .paths import Paths
 from .steps import Steps
 
-STRATEGIES: tuple[Strategy, ...] = (Mask(), GatedDelta(), MixerLevels(), Paths(), Steps())
+STRATEGIES: tuple[Strategy, ...] = (Mask(), GatedDelta(), ConvTree(), MixerLevels(), Paths(), Steps())
 
 __all__ = ["STRATEGIES", "Block", "Facts", "Record", "StateRecord", "Strategy"]
