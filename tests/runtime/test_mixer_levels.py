@@ -63,3 +63,62 @@ def test_accelerate_hooks_stay_around_the_mixers() -> None:
         assert len(seen) == 7  # four layers and three mixers, once each
         runtime.commit(session.cache, [0, 1, 4])
         session.assert_holds([ids[0], ids[1], ids[4]])
+
+
+def shapes_of(linear: torch.nn.Module, session: Session) -> list[tuple[int, ...]]:
+    """Shapes of what a linear layer multiplies during one verify."""
+    shapes: list[tuple[int, ...]] = []
+    weight = linear.weight
+
+    class Seen(torch.nn.Parameter):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            if function is torch.nn.functional.linear:
+                shapes.append(tuple(args[0].shape[:2]))
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+
+    linear.weight = Seen(weight.data)
+    session.verify(tiny.tokens(11), DEEP_WITH_SIBLINGS)
+    linear.weight = weight
+    return shapes
+
+
+def test_projections_of_the_mixers_input_and_to_its_output_run_over_all_nodes_at_once() -> None:
+    mixer = target("qwen3_5", "mixer levels").model.layers[0].linear_attn
+    assert shapes_of(mixer.in_proj_qkv, Session(target("qwen3_5", "mixer levels"))) == [(1, 11)]
+    # The root tells that this is the last layer; the other ten nodes follow together.
+    assert shapes_of(mixer.out_proj, Session(target("qwen3_5", "mixer levels"))) == [(1, 1), (10, 1)]
+
+
+def test_projections_that_need_the_state_run_depth_by_depth() -> None:
+    mixer = target("jamba", "mixer levels").model.layers[0].mamba
+    depth_by_depth = [(1, 1), (2, 1), (2, 1), (2, 1), (2, 1), (2, 1)]
+    assert shapes_of(mixer.x_proj, Session(target("jamba", "mixer levels"))) == depth_by_depth
+
+
+def test_a_mixer_that_changes_its_way_between_depths_fails_loudly() -> None:
+    model = tiny.build("qwen3_5")
+    runtime.prepare(model, "mixer levels")
+    session, mixer = Session(model), model.model.layers[0].linear_attn
+    original, calls = mixer.forward, []
+
+    def forward(*args: object, **kwargs: object) -> torch.Tensor:
+        calls.append(1)
+        output = original(*args, **kwargs)
+        return output if len(calls) == 1 else output * 1
+
+    mixer.forward = forward
+    with pytest.raises(runtime.RuntimeRefusal, match="took another way"):
+        session.verify(tiny.tokens(11), DEEP_WITH_SIBLINGS)
+    mixer.forward = original
+    session.assert_holds([])
+
+
+def test_a_mixer_whose_output_is_no_projection_runs_depth_by_depth() -> None:
+    model = tiny.build("qwen3_5")
+    mixer = model.model.layers[0].linear_attn
+    original = mixer.forward
+    mixer.forward = lambda *args, **kwargs: original(*args, **kwargs) * 1
+    assert runtime.prepare(model, "mixer levels")["strategy"] == "mixer levels"
+    assert len(shapes_of(mixer.out_proj, Session(model))) == 6

@@ -2,10 +2,12 @@
 
 The nodes of a depth are batch rows of length 1, each continuing from its parent's state, so only the mixer's
 single-token path is used: it is right even where a multi-token forward drops the state. Memory: 1 + N states a layer.
+The mixer's projections from its input and to its output run once over all nodes (see per_token.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +15,12 @@ from torch import Tensor
 
 from ..mixers import Forward, Mixer, mentions, replaced_forwards
 from ..refusal import RuntimeRefusal
+from ..slots import state_slots
 from ..trees import Tree
-from .base import Block, Facts, Record, StateRecord, Strategy
+from .base import Block, Facts, Record, Strategy
+from .per_token import PerToken
 
-States = dict[tuple[int, str], Tensor]
+States = dict[tuple[int, str], list[Tensor]]  # by slot and depth: (nodes of that depth, …)
 
 
 class MixerLevels(Strategy):
@@ -33,11 +37,29 @@ class MixerLevels(Strategy):
     def run(self, facts: Facts, block: Block) -> tuple[Any, Record]:
         states: States = {}
         calls: list[Mixer] = []
-        makers = {mixer.module: _by_levels(mixer, block, states, calls) for mixer in facts.mixers.found}
+        steps = _Steps(block.tree)
+        makers = {mixer.module: _by_levels(mixer, block, steps, states, calls) for mixer in facts.mixers.found}
         with replaced_forwards(makers):
             output = block.forward(facts)
         check_calls(calls, facts)
-        return output, StateRecord(block.start, block.tree, states)
+        return output, LevelRecord(block.start, block.tree, states)
+
+
+class LevelRecord(Record):
+    """A record with the states of every node, by depth."""
+
+    def __init__(self, start: int, tree: Tree, states: Mapping[tuple[int, str], Sequence[Tensor]]) -> None:
+        super().__init__(start, tree)
+        self.states = states
+
+    def keep_states(self, cache: Any, path: Sequence[int]) -> None:
+        depth = self.tree.depths[path[-1]]
+        row = self.tree.levels[depth].index(path[-1])
+        for slot in state_slots(cache):
+            states = self.states.get(slot.label)
+            if states is not None:
+                # Cloned: layers update their states in place, and the other nodes' must be freed.
+                slot.put(states[depth][row : row + 1].clone())
 
 
 def check_calls(calls: list[Mixer], facts: Facts) -> None:
@@ -49,7 +71,7 @@ def check_calls(calls: list[Mixer], facts: Facts) -> None:
         )
 
 
-def _by_levels(mixer: Mixer, block: Block, states: States, calls: list[Mixer]) -> Any:
+def _by_levels(mixer: Mixer, block: Block, steps: _Steps, states: States, calls: list[Mixer]) -> Any:
     cache, tree = block.cache, block.tree
 
     def make(original: Forward) -> Forward:
@@ -59,37 +81,75 @@ def _by_levels(mixer: Mixer, block: Block, states: States, calls: list[Mixer]) -
             calls.append(mixer)
             slots = mixer.slots(cache)
             committed = [slot.tensor for slot in slots]
-            of_nodes: list[Tensor] = []
-            outputs: Tensor | None = None
+            of_levels: list[list[Tensor]] = [[] for _ in slots]
+            outputs: list[Tensor] = []
+            linears = PerToken(mixer.module)
             try:
-                device = committed[0].device
-                for nodes, parents in tree.steps(device):
-                    for i, slot in enumerate(slots):
-                        source = committed[i].clone() if parents is None else of_nodes[i].index_select(0, parents)
-                        slot.put(source)
-                    result = original(
-                        *(_rows(value, nodes, tree) for value in args),
-                        **{
-                            name: None if name == "attention_mask" else _rows(value, nodes, tree)
-                            for name, value in kwargs.items()
-                        },
-                    )
-                    rows = result[0] if isinstance(result, tuple) else result
-                    if outputs is None:
-                        outputs = rows.new_empty(1, tree.size, *rows.shape[2:])
-                        of_nodes = [t.new_empty(tree.size, *t.shape[1:]) for t in (slot.tensor for slot in slots)]
-                    outputs[0, nodes.to(rows.device)] = rows[:, 0]
-                    for kept, slot in zip(of_nodes, slots, strict=True):
-                        kept[nodes] = slot.tensor
+                with linears.watching():
+                    for nodes, parents in steps.on(committed[0].device):
+                        for i, slot in enumerate(slots):
+                            # A depth's own copy: what the mixer writes is what is kept, and nothing is written twice.
+                            last = (
+                                committed[i].clone() if parents is None else of_levels[i][-1].index_select(0, parents)
+                            )
+                            slot.put(last)
+                        given = [_rows(value, nodes, tree) for value in args]
+                        named = {name: _rows(value, nodes, tree) for name, value in kwargs.items()}
+                        named.update({name: None for name in named if name == "attention_mask"})
+                        linears.begin(nodes, _pairs([*args, *kwargs.values()], [*given, *named.values()]))
+                        result = original(*given, **named)
+                        rows = linears.end(result[0] if isinstance(result, tuple) else result)
+                        if rows is not None:
+                            outputs.append(rows)
+                        for kept, slot in zip(of_levels, slots, strict=True):
+                            kept.append(slot.tensor)
+                    rest = linears.finish()
             finally:
                 for slot, tensor in zip(slots, committed, strict=True):
                     slot.put(tensor)
-            states.update({slot.label: kept for slot, kept in zip(slots, of_nodes, strict=True)})
-            return (outputs, *result[1:]) if isinstance(result, tuple) else outputs
+            states.update({slot.label: kept for slot, kept in zip(slots, of_levels, strict=True)})
+            joined = torch.cat(outputs if rest is None else [*outputs, rest])
+            joined = joined.index_select(0, steps.order(joined.device)).transpose(0, 1)
+            return (joined, *result[1:]) if isinstance(result, tuple) else joined
 
         return forward
 
     return make
+
+
+class _Steps:
+    """The depths of a tree as index tensors, made once per device."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._by_device: dict[torch.device, list[tuple[Tensor, Tensor | None]]] = {}
+        self._orders: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> list[tuple[Tensor, Tensor | None]]:
+        """For each depth its nodes, and the rows of their parents in the depth above."""
+        if device not in self._by_device:
+            place = {node: row for level in self._tree.levels for row, node in enumerate(level)}
+            rows = [[place.get(self._tree.parents[node], 0) for node in level] for level in self._tree.levels]
+            parents = [torch.tensor(level, device=device) for level in rows]
+            nodes = [nodes for nodes, _ in self._tree.steps(device)]
+            self._by_device[device] = [(own, parents[depth] if depth else None) for depth, own in enumerate(nodes)]
+        return self._by_device[device]
+
+    def order(self, device: torch.device) -> Tensor:
+        """(N,): where each node lies in the depths one behind the other."""
+        if device not in self._orders:
+            behind = torch.tensor([node for level in self._tree.levels for node in level])
+            self._orders[device] = behind.argsort().to(device)
+        return self._orders[device]
+
+
+def _pairs(whole: Sequence[Any], rows: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
+    """The tensors among `rows` that are part of an argument, with that argument."""
+    return [
+        (part, value)
+        for value, part in zip(whole, rows, strict=True)
+        if isinstance(part, Tensor) and isinstance(value, Tensor) and part is not value and value.ndim == 3
+    ]
 
 
 def _rows(value: Any, nodes: Tensor, tree: Tree) -> Any:
