@@ -73,6 +73,7 @@ def inspect(
     except WorkerFailed as failure:
         return started.stamp(Report("inspect", subject, findings=(failure.finding,)))
     inspection = from_plain(Inspection, found)
+    findings = run_checks(inspection)
     target = shlex.join(["--target", str(model)] + (["--draft", str(draft)] if draft is not None else []))
     return started.stamp(
         Report(
@@ -80,9 +81,9 @@ def inspect(
             subject,
             statements=inspection.statements,
             answers=inspection.target.answers,
-            findings=run_checks(inspection),
+            findings=findings,
             sections={"inspection": found},
-            next_step=f"compatfix gate TREE {target} --patch copy",
+            next_step=_next_step(findings, target),
         )
     )
 
@@ -153,11 +154,14 @@ def apply_patch(plan: PatchPlan, *, allow_dirty: bool = False) -> tuple[str, ...
     return apply(plan, allow_dirty=allow_dirty).paths
 
 
-def undo(path: str | Path, *, force: bool = False) -> list[str]:
-    """Takes the last patch of the tree at `path` back, byte for byte; returns the paths restored."""
+def undo(path: str | Path, *, force: bool = False) -> tuple[list[str], list[str]]:
+    """Takes the last patch of the tree at `path` back, byte for byte; returns the paths restored and those removed."""
     from compatfix.rewrites import undo
 
-    return undo(tree_directory(path), force=force)
+    root = tree_directory(path)
+    changed = undo(root, force=force)
+    there = {name: (root / name).exists() for name in changed}
+    return [name for name in changed if there[name]], [name for name in changed if not there[name]]
 
 
 def blocking(plan: PatchPlan) -> tuple[Finding, ...]:
@@ -177,6 +181,20 @@ def green(report: Report, required: Sequence[Scope]) -> bool:
     return report.verdict is not None and report.verdict.green(tuple(required)) and not errors
 
 
+def conclusion(report: Report, required: Sequence[Scope]) -> str:
+    """One line: whether the report is green for the required scopes, and if not, what keeps it from being so."""
+    if green(report, required):
+        return f"{report.kind}: green ({', '.join(required)} passed)"
+    reasons = []
+    if report.verdict is not None:
+        states = [report.verdict.of(scope) for scope in required]
+        reasons = [f"scope {state.scope} is {state.status}" for state in states if state.status != "passed"]
+    errors = sum(finding.level == "error" for finding in report.findings)
+    if errors:
+        reasons.append(f"{errors} error{'s' * (errors > 1)}")
+    return f"{report.kind}: red ({', '.join(reasons) or 'no verdict'})"
+
+
 def tree_directory(path: str | Path) -> Path:
     """The directory of a tree, or UsageError."""
     root = Path(path)
@@ -185,6 +203,13 @@ def tree_directory(path: str | Path) -> Path:
     if not root.is_dir():
         raise UsageError(f"{path} is a file; give the directory of the tree")
     return root
+
+
+def _next_step(findings: Sequence[Finding], target: str) -> str:
+    misfits = [finding for finding in findings if finding.code.startswith("CF4") and finding.level == "error"]
+    if misfits:
+        return f"give a draft that fits this target with --draft ({misfits[0].code}: {misfits[0].message})"
+    return f"compatfix gate TREE {target} --patch copy"
 
 
 def _name(path: str | Path | None) -> str | None:

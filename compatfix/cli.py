@@ -6,6 +6,7 @@ Exit codes: 0 done, nothing stands in the way · 1 findings · 2 bad use, bad in
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -17,7 +18,7 @@ from compatfix.errors import UsageError
 
 if TYPE_CHECKING:
     from compatfix.gating import ValidationOptions
-    from compatfix.model import Level, Report
+    from compatfix.model import Level, Report, Scope
 
 FORMATS = click.Choice(["text", "json", "md"])
 CODE_LIST_HELP = "Codes or names, separated by commas."
@@ -149,13 +150,15 @@ def inspect(model: str, draft: str | None, form: str, fail_on: str | None, verbo
     with _progress() as on_step:
         report = api.inspect(model, draft=draft, on_step=on_step, **_worker_options(options))
     _show(report, form, verbose)
+    if not report.statements:
+        sys.exit(2)  # nothing could be answered
     sys.exit(1 if fail_on and api.worst_at_least(report, cast("Level", fail_on)) else 0)
 
 
 @main.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--diff", "show_diff", is_flag=True, help="Print the diff and write nothing.")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change or is left unfixed.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file would change, or more than notes is left.")
 @select_option
 @ignore_option
 @dirty_option
@@ -212,8 +215,11 @@ def undo(path: Path, force: bool) -> None:
     """Takes the last patch of PATH back, byte for byte."""
     from compatfix import api
 
-    for restored in api.undo(path, force=force):
-        click.echo(f"restored {restored}")
+    restored, removed = api.undo(path, force=force)
+    for name in restored:
+        click.echo(f"restored {name}")
+    if removed:
+        click.echo(f"removed {len(removed)} files that the patch had added")
 
 
 @main.command()
@@ -267,12 +273,13 @@ def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool
     """Runs TREE as it is on disk against a target and judges it by scope."""
     from compatfix import api
 
-    required = options.pop("require")
+    required = _required(options)
     with _progress() as on_step:
         report = api.validate(
             tree, target, draft=options.pop("draft"), options=_validation_options(options), on_step=on_step
         )
     _finish(report, report_dir, form, verbose)
+    click.echo(api.conclusion(report, required), err=form != "text")
     sys.exit(0 if api.green(report, required) else 1)
 
 
@@ -307,7 +314,7 @@ def gate(
     """Exits 0 only when TREE, as it will run, passed every required scope; then starts the CMD given after --."""
     from compatfix import api
 
-    required = options.pop("require")
+    required = _required(options)
     if cmd and patching == "copy":
         raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
     with _progress() as on_step:
@@ -324,10 +331,23 @@ def gate(
             on_step=on_step,
         )
     _finish(report, report_dir, form, verbose)
+    click.echo(api.conclusion(report, required), err=form != "text")
     if not api.green(report, required):
         sys.exit(1)
     if cmd:
+        click.echo(f"starting {shlex.join(cmd)}", err=form != "text")
         _start(cmd)
+
+
+def _required(options: dict[str, Any]) -> tuple[Scope, ...]:
+    """The scopes of --require; those that cannot pass in this run are refused before anything is measured."""
+    required: tuple[Scope, ...] = options.pop("require")
+    measurable = {"tiny": ("code",), "weights": ("code", "weights", "draft", "speed")}[options["on"]]
+    for scope in required:
+        if scope not in measurable:
+            how = "use --on weights" if scope != "kernels" else "this version does not measure it"
+            raise UsageError(f"scope {scope} cannot pass with --on {options['on']}: {how}")
+    return required
 
 
 def _start(cmd: tuple[str, ...]) -> None:

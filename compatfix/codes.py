@@ -100,7 +100,7 @@ _TABLE = (
          "On a tiny model of this class: prefill, rejected tokens, crop, next step. The logits differ from a run that "
          "never saw the rejected tokens.",
          "Rejected tokens stay in the recurrent state, so the text is wrong from the first rejection on and accepted "
-         "length collapses. No exception is raised.",
+         "length collapses. Code that silences the library's exception as its message asks still has this fault.",
          "roll back through the runtime: compatfix patch"),
     Code("CF205", "multi-token-state-dropped", "error", "a multi-token forward ignores the recurrent state",
          "A block of tokens on a filled cache gives other logits than the same tokens one at a time.",
@@ -256,9 +256,9 @@ CODES: dict[str, Code] = {entry.code: entry for entry in _TABLE}
 
 
 def lookup(name: str) -> Code | None:
-    """Finds a code by its number or its name, in any case."""
+    """Finds a code by its number (CF203, 203) or its name, in any case."""
     wanted = name.strip()
     for entry in _TABLE:
-        if wanted.upper() == entry.code or wanted.lower() == entry.name:
+        if wanted.upper() in (entry.code, entry.code.removeprefix("CF")) or wanted.lower() == entry.name:
             return entry
     return None

@@ -59,6 +59,9 @@ def gated(
 
     check_input(target, draft)
     planned = plan(root, select=rules.select, ignore=rules.ignore)
+    broken = [finding for finding in planned.unfixed if finding.code == "CF908"]
+    if broken:
+        return _with_plan(_unreadable(target, draft, broken), planned, "not judged")
     if patching is None:
         if planned.empty:
             return _with_plan(judge("gate", root, target, draft, options, on_step), planned, "as it is on disk")
@@ -193,6 +196,15 @@ def _pending(root: Path, target: str, draft: str | None, planned: PatchPlan) -> 
     others = tuple(unmeasured(scope, "the tree is not patched", command) for scope in SCOPES[1:])
     subject = {"target": target} | ({"draft": draft} if draft is not None else {})
     return Report("gate", subject, findings=(finding,), verdict=Verdict((verdict, *others)))
+
+
+def _unreadable(target: str, draft: str | None, broken: list[Finding]) -> Report:
+    """A file that cannot be parsed cannot be judged, and nothing runs before it is mended."""
+    what = f"{broken[0].location}: {broken[0].message}"
+    verdict = ScopeVerdict("code", "failed", what, "mend the file")
+    others = tuple(unmeasured(scope, "the tree was not run", "mend the file") for scope in SCOPES[1:])
+    subject = {"target": target} | ({"draft": draft} if draft is not None else {})
+    return Report("gate", subject, verdict=Verdict((verdict, *others)))
 
 
 def _patched_copy(root: Path, destination: Path, rules: RuleChoice) -> Path:

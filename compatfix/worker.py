@@ -119,6 +119,7 @@ def _run(request: dict[str, Any], channel: _Channel) -> None:
     def progress(stage: str, done: int | None = None, total: int | None = None) -> None:
         channel.send({"id": job_id, "event": "progress", "stage": stage, "done": done, "total": total})
 
+    progress(f"starting {request['job']}")
     try:
         _limit_memory(request.get("memory_limit"))
         module, _, name = JOBS.get(request["job"], request["job"]).partition(":")

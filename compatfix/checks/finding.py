@@ -8,7 +8,7 @@ from typing import Any
 from compatfix.codes import CODES
 from compatfix.model import Evidence, Finding, Level
 
-PATCH = "compatfix patch PATH"
+PATCH = "compatfix patch TREE, whose runtime handles it"
 
 
 def found(

@@ -39,16 +39,26 @@ def gigabytes(count: float) -> str:
     """Decimal, as cards are sold: 53.8 GB, 0.27 GB, 12 MB."""
     if count >= 1e9:
         return f"{count / 1e9:.1f} GB"
-    return f"{count / 1e9:.2f} GB" if count >= 0.1e9 else f"{count / 1e6:.0f} MB"
+    if count >= 0.1e9:
+        return f"{count / 1e9:.2f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
+
+
+def count_of(parameters: int) -> str:
+    """26.9 billion, 150 million, 84 thousand."""
+    for size, word in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if parameters >= size:
+            return f"{parameters / size:.1f} {word}"
+    return str(parameters)
 
 
 def _weights(target: TargetProfile, draft: DraftProfile | None, weight_bytes: float | None) -> list[MemoryItem]:
     parameters = target.chosen.parameters
     size = int(parameters * (weight_bytes or target.dtype_bytes))
     kind = target.quantised or target.dtype
-    items = [MemoryItem("target", f"target weights: {parameters / 1e9:.1f} billion in {kind}", size)]
+    items = [MemoryItem("target", f"target weights: {count_of(parameters)} in {kind}", size)]
     if draft is not None:
-        text = f"draft weights: {draft.parameters / 1e9:.2f} billion in {draft.dtype}, embeddings and head shared"
+        text = f"draft weights: {count_of(draft.parameters)} in {draft.dtype}, embeddings and head shared"
         items.append(MemoryItem("draft", text, draft.parameters * draft.dtype_bytes))
     return items
 
@@ -107,7 +117,7 @@ def _compare(total: int, devices: Sequence[Device]) -> tuple[bool | None, tuple[
     room = int(sum(device.bytes for device in present) * (1 - RESERVE))
     names = ", ".join(f"{device.name} ({gigabytes(device.bytes)})" for device in present)
     fits = total <= room
-    verdicts.insert(0, f"{gigabytes(total)} {'fit' if fits else 'do not fit'} in {names}")
+    verdicts.insert(0, f"{gigabytes(total)} {'fit' if fits else 'do not fit'} in {names}, {RESERVE:.0%} kept free")
     return fits, tuple(verdicts)
 
 

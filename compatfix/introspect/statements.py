@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compatfix.introspect.memory import gigabytes
+from compatfix.introspect.memory import count_of, gigabytes
 from compatfix.model import Evidence, Statement
 from compatfix.profiles import ClassProfile, DraftProfile, EnvironmentProfile, MemoryPlan, TargetProfile
 
@@ -49,7 +49,7 @@ def structure(target: TargetProfile) -> Iterator[Statement]:
 def _class_lines(topic: str, profile: ClassProfile, chosen: bool) -> Iterator[Statement]:
     which = f"{profile.loaders[0]} gives {profile.name}" if chosen else f"alternative: {profile.name}"
     which += f" ({', '.join(profile.loaders[chosen:])})" if profile.loaders[chosen:] else ""
-    size = f"{profile.tensors} tensors, {profile.parameters / 1e9:.1f} billion parameters"
+    size = f"{profile.tensors} tensors, {count_of(profile.parameters)} parameters"
     key = f"class.{profile.name}"
     value = {"tensors": profile.tensors, "parameters": profile.parameters, "chosen": chosen}
     yield Statement(topic, key, f"{which}: {size}", "measured", value)
@@ -130,9 +130,11 @@ def environment_lines(environment: EnvironmentProfile) -> Iterator[Statement]:
     yield Statement(topic, "versions", versions, "measured", value)
     for package in environment.packages:
         if package.version is not None:
-            text = f"{package.name} {package.version}"
+            yield Statement(topic, package.name, f"{package.name} {package.version}", "measured", package.version)
         elif package.wanted:
             text = f"{package.name} missing, {package.effect}: {package.cost}; {package.command}"
-        else:
-            text = f"{package.name} missing: {package.cost}"
-        yield Statement(topic, package.name, text, "measured", package.version)
+            yield Statement(topic, package.name, text, "measured")
+    idle = [package.name for package in environment.packages if package.version is None and not package.wanted]
+    if idle:
+        text = f"missing and not used by this target: {', '.join(idle)}"
+        yield Statement(topic, "not used", text, "measured", idle)

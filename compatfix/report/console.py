@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +22,8 @@ from compatfix.report.tables import Table, tables
 STATUS_STYLES = {"passed": "green", "failed": "bold red", "undecided": "yellow", "unmeasured": "dim"}
 LEVEL_STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 PIPE_WIDTH = 110
+# Topics whose lines are short and many.
+COMPACT = ("draft", "tiny model")
 
 
 def show(report: Report, *, verbose: bool = False, console: Console | None = None) -> None:
@@ -32,7 +35,7 @@ def show(report: Report, *, verbose: bool = False, console: Console | None = Non
         return
     out = console or _console()
     if report.statements:
-        _show_statements(out, report.statements)
+        _show_statements(out, report.statements if verbose else tuple(_joined(report.statements)))
     if report.answers:
         _show_answers(out, report.answers, verbose)
     for table in tables(report):
@@ -60,10 +63,31 @@ def _show_statements(out: Console, statements: Iterable[Statement]) -> None:
         _hanging(out, Text(f"{statement.evidence:<8} ", style="dim"), statement.text)
 
 
+def _joined(statements: Iterable[Statement]) -> Iterator[Statement]:
+    """Topics of short lines become a line for each kind of evidence, and for what was kept and lost."""
+    group: list[Statement] = []
+    for statement in (*statements, None):
+        if group and (statement is None or _kind(statement) != _kind(group[0]) or statement.topic not in COMPACT):
+            lead = group[0].key.split(".")[0]
+            head = f"{lead}: " if lead in ("kept", "lost") else ""
+            yield replace(group[0], text=head + "; ".join(entry.text for entry in group))
+            group = []
+        if statement is None:
+            return
+        if statement.topic in COMPACT:
+            group.append(statement)
+        else:
+            yield statement
+
+
+def _kind(statement: Statement) -> tuple[str, str, bool]:
+    return statement.topic, statement.evidence, statement.key.startswith("lost.")
+
+
 def _show_answers(out: Console, answers: Iterable[Answer], verbose: bool) -> None:
     out.print(Text("behaviour, measured on a tiny model of the same class", style="bold"))
     for answer in answers:
-        mark, style = {True: ("yes", "green"), False: ("NO", "red"), None: ("", "dim")}[answer.ok]
+        mark, style = {True: ("ok", "green"), False: ("BAD", "red"), None: ("", "dim")}[answer.ok]
         numbers = ", ".join(f"{name} {number:.3g}" for name, number in answer.numbers.items())
         text = f"{answer.question} {answer.text}" + (f" [{numbers}]" if verbose and numbers else "")
         _hanging(out, Text(f"{mark:<8} ", style=style), text)
@@ -97,7 +121,7 @@ def _show_findings(out: Console, findings: tuple[Finding, ...], verbose: bool) -
         if finding.level == "note" and not verbose:
             continue
         place = f" {finding.location}" if finding.location else ""
-        head = Text(finding.code, style=LEVEL_STYLES[finding.level])
+        head = Text(f"{finding.code} {finding.level}", style=LEVEL_STYLES[finding.level])
         head.append(f"{place}  {finding.message}", style="default")
         out.print(head, soft_wrap=True)
         if finding.fix:

@@ -60,7 +60,7 @@ def test_every_code_has_a_page(code):
     assert text.count("\n## ") >= 3
 
 
-@pytest.mark.parametrize("name", ["CF203", "cf203", "absolute-crop"])
+@pytest.mark.parametrize("name", ["CF203", "cf203", "203", "absolute-crop"])
 def test_explain_takes_numbers_and_names(compatfix, name):
     assert compatfix("explain", name).out.startswith("# CF203 absolute-crop\n")
 
@@ -92,7 +92,10 @@ def test_patch_changes_undo_restores(compatfix, tree):
     assert (again.code, contents(tree)) == (0, after)
     assert "nothing to change" in again.out
 
-    assert compatfix("undo", tree).code == 0
+    undone = compatfix("undo", tree)
+    assert undone.code == 0
+    assert "restored dflash.py" in undone.out
+    assert "files that the patch had added" in undone.out
     assert contents(tree) == before
     nothing = compatfix("undo", tree)
     assert (nothing.code, nothing.err) == (2, f"error: nothing to undo in {tree}\n")
@@ -199,6 +202,28 @@ def test_a_syntax_error_is_a_finding_and_the_rest_is_done(compatfix, tree):
     assert run.code == 1
     assert "CF908 broken.py:1" in run.out
     assert b"crop_to" in (tree / "dflash.py").read_bytes()
+
+
+def test_a_tree_with_a_syntax_error_is_not_run_by_the_gate(compatfix, tree):
+    (tree / "broken.py").write_text("def (:\n")
+    run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b", "--patch", "copy")
+    assert run.code == 1
+    assert "CF908 error broken.py:1" in run.out
+    assert "gate: red (scope code is failed, 1 error)" in run.out
+
+
+@pytest.mark.parametrize("scope", ["weights", "kernels", "speed"])
+def test_a_scope_that_cannot_pass_is_refused_at_once(compatfix, tree, scope):
+    run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b", "--patch", "copy", "--require", f"code,{scope}")
+    assert run.code == 2
+    assert run.err.startswith(f"error: scope {scope} cannot pass with --on tiny")
+
+
+def test_an_inspection_without_an_answer_is_exit_2(compatfix):
+    run = compatfix("inspect", TARGETS / "qwen3-8b", "--memory-limit", "0.3")
+    assert run.code == 2
+    assert "CF012 error" in run.out
+    assert "last step:" in run.out
 
 
 def test_usage_errors_are_exit_2(compatfix):

@@ -26,7 +26,7 @@ def job(name):
 def test_a_result_comes_back_and_prints_do_not_disturb_it(worker):
     steps = []
     assert worker.run(job("echo"), {"a": [1, "ü"]}, on_step=steps.append) == {"a": [1, "ü"]}
-    assert steps == [Step("echoing", 1, 2)]
+    assert steps == [Step("starting worker_jobs:echo"), Step("echoing", 1, 2)]
 
 
 def test_the_versions_are_those_of_the_environment_under_test(worker):
