@@ -71,12 +71,13 @@ def tree_conv(
     Args: inputs (1, C, L + N), the committed window followed by the nodes; weight (C, K); bias (C,) or None; windows
     (N, K), the places in `inputs` that each node sees, itself last. Returns (1, C, N), in the dtype of `inputs`.
     """
-    seen = inputs[0].index_select(1, windows.flatten()).view(inputs.shape[1], *windows.shape)  # (C, N, K)
-    # Summed in float32 and rounded once, as convolution kernels do.
-    out = (seen.float() * weight[:, None, :].float()).sum(-1)
+    # Summed in float32 and rounded once, as convolution kernels do. Tokens as rows: each gather copies whole rows.
+    tokens = inputs[0].t().float()
+    seen = tokens.index_select(0, windows.flatten()).view(*windows.shape, inputs.shape[1])  # (N, K, C)
+    out = (seen * weight.t().float()).sum(1)
     if bias is not None:
-        out = out + bias[:, None].float()
+        out = out + bias.float()
     out = out.to(weight.dtype)
     if activation is not None:
         out = activation(out)
-    return out[None].to(inputs.dtype)
+    return out.t()[None].to(inputs.dtype)
