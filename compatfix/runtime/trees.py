@@ -40,7 +40,9 @@ class Tree:
         inherited = visible[parents.clamp(min=0)] | torch.eye(size, dtype=torch.bool, device=visible.device)
         if not torch.equal(inherited[1:], visible[1:]):
             raise RuntimeRefusal("malformed tree mask: not transitive; a node must see exactly what its parent sees")
-        return Tree(tuple(int(parent) for parent in parents.tolist()))
+        tree = Tree(tuple(parents.tolist()))
+        tree.__dict__["ancestors"] = visible  # just checked to be what the property would build, node by node
+        return tree
 
     @property
     def size(self) -> int:
