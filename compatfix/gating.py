@@ -57,7 +57,7 @@ def gated(
     """Judges the tree on disk, or a patched copy of it, or the tree patched in place."""
     from compatfix.rewrites import apply, copy_tree, plan
 
-    check_input(target, draft)
+    check_input(target, draft, options.on)
     planned = plan(root, select=rules.select, ignore=rules.ignore)
     broken = [finding for finding in planned.unfixed if finding.code == "CF908"]
     if broken:
@@ -91,7 +91,7 @@ def judge(
     """Validates a tree, with an inspection of target and draft at its side, in one worker."""
     from compatfix.validate.plan import ValidateRequest, validate
 
-    check_input(target, draft)
+    check_input(target, draft, options.on)
     request = ValidateRequest(
         tree=str(root),
         target=target,
@@ -145,13 +145,16 @@ def _what_ran(versions: Mapping[str, str], ran: Mapping[str, Any]) -> tuple[Stat
     return tuple(lines)
 
 
-def check_input(target: str, draft: str | None) -> None:
-    """Bad directories and configs are told before torch is imported."""
+def check_input(target: str, draft: str | None, on: str) -> None:
+    """Bad directories and configs, and checkpoints that cannot be loaded, are told before torch is imported."""
     from compatfix.introspect.configfile import read_config, read_target_config
+    from compatfix.validate.checkpoint import check_checkpoint
 
     read_target_config(target)
     if draft is not None:
         read_config(draft)
+    if on == "weights":
+        check_checkpoint(target, draft)
 
 
 class _Inspection:

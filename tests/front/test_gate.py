@@ -131,6 +131,17 @@ def test_bad_targets_of_a_gate_are_one_line(compatfix, tree, bad):
     assert list(compatfix.directory.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("draft", "words"),
+    [((), "real weights need a draft"), (ATTENTION[2:], "neither .safetensors nor .bin files")],
+)
+def test_weights_that_are_not_there_are_told_at_once(compatfix, tree, draft, words):
+    run = compatfix("gate", tree, *ATTENTION[:2], *draft, "--on", "weights", "--patch", "copy")
+    assert run.code == 2
+    assert words in run.err and run.err.count("\n") == 1
+    assert list(compatfix.directory.iterdir()) == []
+
+
 def test_the_tool_is_quiet_in_a_pipe(compatfix, tree):
     run = compatfix("gate", tree, *ATTENTION)
     assert run.err == ""
