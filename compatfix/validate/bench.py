@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import random
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,7 +65,7 @@ LOOP = Mode("loop")
 
 @dataclass
 class Run:
-    """One generation. `error` is {"type", "message", "place", "refused"} where it raised."""
+    """One generation. `error` is what `describe` says, where it raised."""
 
     tokens: list[int]
     watch: Watch
@@ -135,7 +136,7 @@ class Bench:
             with self.watch.installed():
                 result = self._call(mode, input_ids, tokens, list(stops), mask)
         except Exception as error:
-            run.error = describe(self.tree.root, error)
+            run.error = describe(self.tree.root, error, self.watch.owners())
             return run
         finally:
             self.watch.tamper = None
@@ -215,16 +216,27 @@ def read_config(directory: Path) -> dict[str, Any]:
     return content
 
 
-def describe(root: Path, error: BaseException) -> dict[str, Any]:
-    """An exception as plain data, with the line of the tree that it went through."""
+def describe(root: Path, error: BaseException, owners: Sequence[tuple[str, Any]] = ()) -> dict[str, Any]:
+    """An exception as plain data, with the line of the tree and the layer of an owner that it went through.
+
+    `refused` is true of the runtime's own exception; `start_up` where it says that no strategy fits the target.
+    """
     lines = str(error).strip().splitlines()
+    refused = type(error).__module__.split(".")[0] == RUNTIME
     return {
         "type": type(error).__name__,
         "message": lines[0] if lines else "",
         "place": place_in(root, error),
-        "layer": layer_in(error),
-        "refused": type(error).__module__.split(".")[0] == RUNTIME,
+        "layer": layer_in(error, owners),
+        "refused": refused,
+        "start_up": refused and _measuring(error),
     }
+
+
+def _measuring(error: BaseException) -> bool:
+    """Whether the exception came out of the runtime's choice of a strategy, not out of a call that used one."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return any(frame.f_globals.get("__name__") == f"{RUNTIME}.plans" for frame in frames)
 
 
 def accepted_lengths(watch: Watch) -> list[int]:

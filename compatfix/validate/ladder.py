@@ -15,6 +15,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import PatchPlan
+from compatfix.validate.raised import MISSING
 from compatfix.validate.tally import Tally, mean_length
 
 MAX_RUNGS = 10
@@ -120,8 +121,7 @@ def _by_words(error: dict[str, Any], left: Sequence[str]) -> str | None:
     """Some messages tell more than their place: a cache that was made wrongly raises inside the library's forward."""
     text = f"{error['type']} {error['message']}"
     words = (
-        ("CF206", ("tree is still pending", "a tree is pending")),
-        ("CF202", ("cannot be rolled back",)),
+        *MISSING,
         ("CF201", ("list index out of range", "has_previous_state", "LinearAttention")),
         ("CF203", ("crop",)),
     )

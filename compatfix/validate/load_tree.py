@@ -160,21 +160,41 @@ def place_in(root: Path, error: BaseException) -> dict[str, Any] | None:
     return found
 
 
-def layer_in(error: BaseException) -> dict[str, Any] | None:
-    """The innermost layer that the exception came through: one of a cache's layers, or a module with a layer_idx."""
+def layer_in(error: BaseException, owners: Sequence[tuple[str, Any]] = ()) -> dict[str, Any] | None:
+    """The innermost layer that the exception came through: one of a cache's layers, or a module with a layer_idx.
+
+    `owners` are caches and models with their names ("the target's cache"); `of` is the name of the layer's owner, None
+    where it is not known.
+    """
     found: dict[str, Any] | None = None
-    layers: Sequence[Any] = ()
+    holders = [holder for _, holder in owners]
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
-        for index, layer in enumerate(layers):
-            if layer is owner:
-                found = {"layer": index, "class": type(owner).__name__, "function": frame.f_code.co_name}
         known = getattr(owner, "__dict__", {})
+        what = {"class": type(owner).__name__, "function": frame.f_code.co_name}
+        for holder in holders:
+            for index, layer in enumerate(_layers(holder)):
+                if layer is owner:
+                    found = {"layer": index, **what, "of": _name_of(holder, owners)}
         if isinstance(known.get("layer_idx"), int):
-            found = {"layer": known["layer_idx"], "class": type(owner).__name__, "function": frame.f_code.co_name}
+            found = {"layer": known["layer_idx"], **what, "of": _name_of(owner, owners)}
         if isinstance(known.get("layers"), list):
-            layers = known["layers"]
+            holders.append(owner)
     return found
+
+
+def _layers(holder: Any) -> Sequence[Any]:
+    layers = getattr(holder, "__dict__", {}).get("layers")
+    return layers if isinstance(layers, list) else ()
+
+
+def _name_of(part: Any, owners: Sequence[tuple[str, Any]]) -> str | None:
+    """Whose a cache is by identity, whose a module is by the model that holds it."""
+    for name, owner in owners:
+        modules = getattr(owner, "modules", None)
+        if owner is part or (callable(modules) and any(module is part for module in modules())):
+            return name
+    return None
 
 
 def _entries(modules: list[ModuleType]) -> Iterator[Entry]:

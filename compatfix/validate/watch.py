@@ -97,6 +97,7 @@ class Watch:
     features: list[Tensor] = field(default_factory=list)
     draft_lengths: list[int] = field(default_factory=list)
     last_draft: dict[str, Any] = field(default_factory=dict)
+    draft_cache: Any = None
     prefill: Forward | None = None
     forwards: int = 0
     lost: int = 0
@@ -108,9 +109,18 @@ class Watch:
     def begin(self, prompt: Sequence[int], *, replace_draft: bool) -> None:
         self.prompt, self.rounds, self.committed, self.counts = list(prompt), [], [], []
         self.features, self.draft_lengths, self.last_draft = [], [], {}
+        self.draft_cache = None
         self.prefill, self.forwards, self.lost = None, 0, 0
         self.replace_draft = replace_draft and self.oracle is not None
         self._depth, self._current = 0, None
+
+    def owners(self) -> list[tuple[str, Any]]:
+        """Models and caches that were seen in this generation, by whose they are."""
+        forwards = (self.prefill, self._current, *self.rounds[-1:])
+        targets = [("target's cache", f.cache) for f in forwards if f is not None and f.cache is not None]
+        drafts = [("draft's cache", self.draft_cache)] if self.draft_cache is not None else []
+        models = [("target", self.target)] + ([("draft", self.draft)] if self.draft is not None else [])
+        return [*targets, *drafts, *models]
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -246,6 +256,7 @@ class Watch:
                 return real(*args, **kwargs)
             cache = cache_argument(args, kwargs)
             if cache is not None:
+                self.draft_cache = cache
                 if self.tamper is not None and self.features:
                     self.tamper.after_draft(self, cache)
                 self.draft_lengths.append(int(cache.get_seq_length()))
