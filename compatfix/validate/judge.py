@@ -12,6 +12,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Location, ScopeVerdict
+from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
 
 FEWEST_FAULTS = 7
@@ -46,7 +47,8 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
     notes = _notes(data)
     failed = [finding for finding in wrong if finding.level == "error"]
     if failed:
-        return ScopeVerdict("code", "failed", failed[0].message, CODES[failed[0].code].do or None), (*wrong, *notes)
+        step = failed[0].fix or CODES[failed[0].code].do or None
+        return ScopeVerdict("code", "failed", failed[0].message, step), (*wrong, *notes)
     open_questions = [*_not_exercised(data), *_faults(data)]
     if open_questions:
         first = open_questions[0]
@@ -58,31 +60,20 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
 
 def _exceptions(data: CodeData) -> list[Finding]:
     found: dict[tuple[Any, ...], Finding] = {}
-    named = [(tally["mode"], tally["error"]) for tally in (data.plain, *data.modes) if tally is not None]
+    named = [(_name(data, tally["mode"]), tally["error"]) for tally in (data.plain, *data.modes) if tally is not None]
     named += [(f"{row['mode']} in bf16", row["error"]) for row in (data.bf16 or {}).get("modes", ())]
     for mode, error in named:
         if error is None:
             continue
         place = error.get("place") or {}
         key = (error["type"], error["message"], place.get("file"), place.get("line"))
-        code = "CF911" if error.get("refused") else "CF910"
-        message = f"{mode}: {error['type']}: {error['message']}{_where_it_was(error)}"
-        location = Location(place["file"], place.get("line")) if place else None
-        found.setdefault(key, Finding(code, "error", "measured", message, location, details={"mode": mode, **error}))
+        found.setdefault(key, raised(mode, error))
     return list(found.values())
 
 
-def _where_it_was(error: Mapping[str, Any]) -> str:
-    """How far the text had come: prompt, token, both candidates, margin, and the state that was left."""
-    at, layer = error.get("at"), error.get("layer")
-    raised = f"raised by layer {layer['layer']} ({layer['class']}.{layer['function']})" if layer else ""
-    if not at:
-        return raised and f" ({raised})"
-    rival = "the draft has" if at["drafted"] else "ahead of"
-    text = f" (prompt {error.get('prompt')}, at token {at['index']}: {at['expected']} due, {rival} {at['got']}, "
-    text += f"margin {at['margin']:.3g}"
-    state = at.get("state")
-    return "; ".join(filter(None, (text, raised, state and _state(state)))) + ")"
+def _name(data: CodeData, mode: str) -> str:
+    """The draft's own loop by the name of its entry point, other modes by their own."""
+    return str(data.subject.get("loop") or mode).rpartition(".")[2] if mode == "loop" else mode
 
 
 def _references(data: CodeData) -> list[Finding]:
@@ -102,15 +93,16 @@ def _differences(data: CodeData) -> list[Finding]:
     for tally in data.modes:
         if tally["differences"]:
             first = tally["differences"][0]
-            message = f"{tally['mode']} is not lossless ({tally['profile']}): {describe_difference(first)}"
+            message = f"{_name(data, tally['mode'])} is not lossless ({tally['profile']}): {describe_difference(first)}"
             details = {"mode": tally["mode"], "profile": tally["profile"], "first": first}
             same = {"same": tally["same"], "run": tally["run"], "planned": tally["planned"]}
             found.append(Finding("CF901", "error", "measured", message, details={**details, **same}))
         bad = tally["nodes"]["bad"]
         if bad is not None:
             message = (
-                f"{tally['mode']}: the logits of node {bad['node']} in round {bad['round']} of prompt {bad['prompt']} "
-                f"are {bad['difference']:.2g} off a plain forward over its root path (allowed {bad['allowed']:.2g})"
+                f"{_name(data, tally['mode'])}: the logits of node {bad['node']} in round {bad['round']} of prompt "
+                f"{bad['prompt']} are {bad['difference']:.2g} off a plain forward over its root path "
+                f"(allowed {bad['allowed']:.2g})"
             )
             found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **bad}))
     return found
@@ -123,16 +115,10 @@ def describe_difference(first: Mapping[str, Any]) -> str:
     text += f"plain decoding gives {_token(first['expected'])} (margin {first['margin']:.3g})"
     state = first.get("state")
     if state:
-        text += f"; {_state(state)}"
+        text += f"; {state_text(state)}"
     elif "state" in first:
         text += "; the target's cache is right, so the fault is in what is accepted or returned"
     return text
-
-
-def _state(state: Mapping[str, Any]) -> str:
-    kind = f" ({state['kind']})" if state.get("kind") else ""
-    size = state.get("note") or f"off by {state['difference']:.2g}"
-    return f"first wrong state: layer {state['layer']}{kind}, {state['tensor']}, after round {state['round']}, {size}"
 
 
 def _token(token: int | None) -> str:
@@ -146,7 +132,8 @@ def _drafts(data: CodeData) -> list[Finding]:
         for name, words in (("features", "context features"), ("draft_cache", "the draft's own cache")):
             if tally[name]:
                 first = tally[name][0]
-                message = f"{tally['mode']}: {words} differ from those of plain decoding on prompt {first['prompt']}"
+                message = f"{_name(data, tally['mode'])}: {words} differ from those of plain decoding"
+                message += f" on prompt {first['prompt']}"
                 if first.get("difference") is not None:
                     message += f" by {first['difference']:.2g} (allowed {first['allowed']:.2g})"
                 message += "; the text stays right, the draft sees the wrong input"
@@ -175,7 +162,7 @@ def _not_exercised(data: CodeData) -> list[Finding]:
     if not data.modes:
         missing.append("no mode was run")
     for tally in data.modes:
-        name = f"{tally['mode']}, {tally['profile']}"
+        name = f"{_name(data, tally['mode'])}, {tally['profile']}"
         if tally["run"] != tally["planned"]:
             missing.append(f"{name}: {tally['run']} of {tally['planned']} prompts run")
         if tally["lost"]:
@@ -184,9 +171,10 @@ def _not_exercised(data: CodeData) -> list[Finding]:
             missing.append(f"{name}: context features were not compared")
     for mode in dict.fromkeys(tally["mode"] for tally in data.modes):
         accepted = {kind: _sum(data, mode, kind) for kind in ("full", "partial", "zero")}
-        missing += [f"{mode}: {kind} acceptance never occurred" for kind, count in accepted.items() if not count]
+        name = _name(data, mode)
+        missing += [f"{name}: {kind} acceptance never occurred" for kind, count in accepted.items() if not count]
         seen = data.exercised.get(mode, {})
-        missing += [f"{mode}: {situation} never occurred" for situation in SITUATIONS if not seen.get(situation)]
+        missing += [f"{name}: {situation} never occurred" for situation in SITUATIONS if not seen.get(situation)]
     missing += _lengths(data)
     if data.bf16 is None and "bf16" not in data.skipped:
         missing.append("bf16 was not run")
@@ -240,12 +228,30 @@ def _notes(data: CodeData) -> list[Finding]:
 
 def _praise(data: CodeData) -> str:
     """What exactly passed, in numbers."""
-    oracle = [tally for tally in data.modes if tally["profile"] == "oracle"]
-    modes = ", ".join(dict.fromkeys(tally["mode"] for tally in data.modes))
-    prompts = max((tally["run"] for tally in oracle), default=0)
     caught = sum(bool(fault["caught"]) for fault in data.faults)
     worst = max((tally["nodes"]["largest"] for tally in data.modes), default=0.0)
-    return (
-        f"greedy text of {modes} equals plain decoding on {prompts} prompts (tiny {data.subject.get('target_class')}); "
-        f"{caught} planted faults caught; worst node {worst:.1g} off"
+    return "; ".join(
+        (
+            f"greedy text equals plain decoding (tiny {data.subject.get('target_class')}, oracle draft): {_runs(data)}",
+            _bf16_texts(data.bf16 or {}),
+            f"{caught} planted faults caught",
+            f"worst node {worst:.1g} off",
+        )
     )
+
+
+def _runs(data: CodeData) -> str:
+    """The modes that ran the same number of prompts and tokens, together: chain, tree-32 on 24 prompts x 64 tokens."""
+    sizes: dict[tuple[int, int], list[str]] = {}
+    for tally in data.modes:
+        if tally["profile"] == "oracle":
+            size = (tally["run"], tally["tokens_planned"] // max(1, tally["planned"]))
+            sizes.setdefault(size, []).append(_name(data, tally["mode"]))
+    return ", ".join(f"{', '.join(names)} on {run} prompts x {tokens} tokens" for (run, tokens), names in sizes.items())
+
+
+def _bf16_texts(bf16: Mapping[str, Any]) -> str:
+    rows = bf16.get("modes", ())
+    run, same = sum(row["run"] for row in rows), sum(row["same"] for row in rows)
+    rounding = sum(difference["kind"] == "rounding" for row in rows for difference in row["differences"])
+    return f"bf16: {same} of {run} texts equal" + (f", {rounding} by rounding" if rounding else "")

@@ -8,23 +8,15 @@ from typing import Any
 
 import pytest
 
-from compatfix.validate.benchmark import benchmark
 from compatfix.validate.judge import SITUATIONS, CodeData, describe_difference, judge_code
-from compatfix.validate.judge_weights import judge_weights
-from compatfix.validate.tally import add_lengths, mean_length, merge, new_tally
+from compatfix.validate.tally import add_lengths, mean_length, merge
+from tests.validate.made import refusal, tally
 
 DIFFERENCE = {
     "prompt": 3, "where": "", "index": 7, "got": 11, "expected": 12, "margin": 0.62,
     "state": {"round": 2, "layer": 4, "kind": "linear_attention", "tensor": "recurrent_states", "difference": 1.5,
               "note": ""},
 }  # fmt: skip
-
-
-def tally(mode: str, profile: str = "oracle", **changes: Any) -> dict[str, Any]:
-    made = new_tally(mode, profile, 24, 64)
-    made.update(run=24, same=24, tokens=24 * 64, features_checked=24, forwards=400)
-    made["accepted"] = {"full": 1, "partial": 9, "zero": 3}
-    return {**made, **changes}
 
 
 def fault(name: str, caught: bool = True, applicable: bool = True) -> dict[str, Any]:
@@ -58,7 +50,10 @@ def broken(**changes: Any) -> CodeData:
 def test_everything_as_planned_passes_with_a_note_on_stubs():
     verdict, findings = judge_code(GOOD)
     assert verdict.status == "passed"
-    assert "chain, tree-32 equals plain decoding on 24 prompts" in verdict.reason
+    assert verdict.reason == (
+        "greedy text equals plain decoding (tiny Qwen3ForCausalLM, oracle draft): chain, tree-32 on 24 prompts x 64 "
+        "tokens; bf16: 4 of 4 texts equal; 7 planted faults caught; worst node 0 off"
+    )
     assert [(f.code, f.level) for f in findings] == [("CF913", "note")]
 
 
@@ -78,9 +73,14 @@ def test_everything_as_planned_passes_with_a_note_on_stubs():
             "gone",
         ),
         (
-            broken(modes=[tally("chain", error={"type": "R", "message": "no", "place": None, "refused": True})]),
+            broken(modes=[tally("chain", error=refusal("no strategy agrees", start_up=True))]),
             "CF911",
-            "no",
+            "no strategy agrees",
+        ),
+        (
+            broken(modes=[tally("chain", error=refusal("cannot crop a cache of 4 tokens to 9"))]),
+            "CF910",
+            "cannot crop",
         ),
         (
             broken(references=[reference(disagreements=[{"prompt": 0, "index": 5, "ways": ["a", "b"]}])]),
@@ -129,9 +129,59 @@ def test_what_is_not_known_is_undecided(data, code, words):
     assert any(f.code == code and words in f.message for f in findings)
 
 
-def test_rounding_in_bf16_passes():
+def test_rounding_in_bf16_passes_and_is_told():
     close = {"prompt": 1, "index": 2, "got": 5, "expected": 6, "behind": 0.1, "kind": "rounding"}
-    assert judge_code(broken(bf16=bf16(close)))[0].status == "passed"
+    verdict, _ = judge_code(broken(bf16=bf16(close)))
+    assert verdict.status == "passed"
+    assert "bf16: 3 of 4 texts equal, 1 by rounding;" in verdict.reason
+
+
+def test_each_mode_is_praised_for_what_the_oracle_ran_in_it():
+    loop = [
+        tally("loop", planned=8, run=8, same=8, tokens_planned=8 * 32),
+        tally("loop", "forced rejections", planned=30, run=30, same=30),
+    ]
+    data = broken(
+        modes=[*GOOD.modes, *loop],
+        exercised={**GOOD.exercised, "loop": GOOD.exercised["chain"]},
+        subject={**GOOD.subject, "loop": "DFlashDraftModel.spec_generate"},
+    )
+    verdict, _ = judge_code(data)
+    assert "chain, tree-32 on 24 prompts x 64 tokens, spec_generate on 8 prompts x 32 tokens;" in verdict.reason
+    _, findings = judge_code(replace(data, exercised=GOOD.exercised))
+    assert "spec_generate: stop token inside a path never occurred" in [finding.message for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        ("cannot crop from 19 to 4 tokens: the recurrent states of this cache cannot be rolled back that far", "CF202"),
+        ("a verified tree is still pending on this cache: commit or crop it before the next verify", "CF206"),
+        ("a batch of 2 cannot be verified; one sequence at a time", None),
+    ],
+)
+def test_a_refused_call_is_an_exception_and_names_the_rule_that_writes_the_missing_one(message, rule):
+    verdict, findings = judge_code(broken(modes=[tally("chain", error=refusal(message))]))
+    assert findings[0].code == "CF910"
+    assert message in findings[0].message
+    if rule is None:
+        assert findings[0].fix is None
+    else:
+        assert findings[0].fix.startswith(f"the call that belongs to it is missing; {rule} (")
+        assert verdict.next_step == findings[0].fix
+    # The same words of another exception advise nothing.
+    other = {**refusal(message), "refused": False}
+    assert judge_code(broken(modes=[tally("chain", error=other)]))[1][0].fix is None
+
+
+@pytest.mark.parametrize(
+    ("of", "words"), [("draft's cache", "layer 0 of the draft's cache (L.crop)"), (None, "layer 0 (L.crop)")]
+)
+def test_an_exception_names_the_cache_whose_layer_raised(of, words):
+    layer = {"layer": 0, "class": "L", "function": "crop", "of": of}
+    error = {"type": "ValueError", "message": "no", "place": None, "layer": layer}
+    _, findings = judge_code(broken(modes=[tally("chain", error=error)]))
+    assert findings[0].message == f"chain: ValueError: no (raised by {words})"
 
 
 def test_a_difference_is_told_in_one_sentence():
@@ -150,40 +200,3 @@ def test_shares_of_a_mode_add_up():
     assert both["histogram"] == {"1": 1, "3": 1, "4": 1}
     assert both["per_position"] == [2, 2, 1]
     assert mean_length(both) == pytest.approx(8 / 3)
-
-
-def test_the_benchmark_is_labelled_and_counts_stages_once():
-    chain = tally("chain", stage_times={"draft": 1.0, "build": 2.0, "build_heap": 1.5, "verify": 1.0})
-    add_lengths(chain, [2, 4])
-    table = benchmark(None, [chain])
-    assert table["label"] == "oracle draft"
-    assert table["rows"][0]["accepted_length"] == 3.0
-    assert table["rows"][0]["per_position"] == [1.0, 0.5, 0.5]
-    assert table["rows"][0]["stage_shares"]["build"] == 0.5
-
-
-def test_scopes_that_a_tiny_model_cannot_speak_for_are_unmeasured_with_a_next_step():
-    scopes, findings = judge_weights("tiny", True, None, None)
-    assert [s.scope for s in scopes] == ["kernels", "weights", "draft", "speed"]
-    assert all(s.status == "unmeasured" and s.next_step for s in scopes)
-    assert findings == ()
-
-
-def weights_row(mode: str, **changes: Any) -> dict[str, Any]:
-    row = {"mode": mode, "differences": [], "error": None, "accepted_length": 3.2, "speed_up": 2.0}
-    return {**row, **changes}
-
-
-def test_real_weights_are_judged_by_scope():
-    rows = [weights_row("plain", speed_up=1.0), weights_row("chain"), weights_row("tree-32", speed_up=1.4)]
-    result = {"modes": rows, "surplus": [], "prompts": 4, "dtype": "float32", "noise": 1e-5, "device": "cpu"}
-    scopes, _ = judge_weights("weights", True, {"error": None, "result": result}, None)
-    assert [s.status for s in scopes] == ["unmeasured", "passed", "passed", "passed"]
-    assert "fastest: chain" in scopes[3].reason
-
-
-def test_an_incomplete_checkpoint_fails_its_scope():
-    error = {"code": "CF912", "message": "2 keys of the target are missing", "detail": {}}
-    scopes, findings = judge_weights("weights", True, {"error": error, "result": None}, None)
-    assert [s.status for s in scopes] == ["unmeasured", "failed", "unmeasured", "unmeasured"]
-    assert findings[0].code == "CF912"
