@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from compatfix.model import Finding, ScopeVerdict, unmeasured
+from compatfix.codes import CODES
+from compatfix.model import Finding, Scope, ScopeVerdict, unmeasured
+from compatfix.validate.raised import raised
 
-# An accepted length of 1 means that no drafted token was ever right.
-WORTHLESS = 1.05
+# An accepted length of 1 means that no drafted token was ever right. Less than this is not worth a draft.
+LEAST_ACCEPTED = 1.2
+CRITERION = f"{LEAST_ACCEPTED}: one drafted token accepted in five rounds"
+
+OTHERS: tuple[Scope, ...] = ("draft", "speed")
 
 
 def judge_weights(
@@ -27,21 +32,28 @@ def judge_weights(
             unmeasured("draft", draft, f"{step} and --draft"),
             unmeasured("speed", "a tiny model says nothing about speed", f"{step}, on the device that will be used"),
         ), ()
-    if failure is not None or answer is None or answer["error"] is not None:
-        finding = failure or _as_finding(answer)
-        status = "failed" if finding is not None else "unmeasured"
-        reason = finding.message if finding is not None else "not run: the code is wrong on the tiny model"
-        step = "mend what scope code names first"
-        scopes = tuple(ScopeVerdict(scope, "unmeasured", reason, step) for scope in ("draft", "speed"))
-        weights = ScopeVerdict("weights", "failed" if status == "failed" else "unmeasured", reason, step)
-        return (kernels, weights, *scopes), (() if finding is None else (finding,))
+    finding = failure or _as_finding(answer)
+    if finding is not None:
+        return (kernels, *_not_run(finding)), (finding,)
+    if answer is None:
+        reason, step = "not run: the code is wrong on the tiny model", "mend what scope code names first"
+        scopes: tuple[Scope, ...] = ("weights", *OTHERS)
+        return (kernels, *(ScopeVerdict(scope, "unmeasured", reason, step) for scope in scopes)), ()
     return _measured(kernels, answer["result"])
 
 
+def _not_run(finding: Finding) -> tuple[ScopeVerdict, ...]:
+    """Nothing was generated: the weights are to blame, and nothing is known of draft and speed."""
+    step = finding.details.get("hint") or finding.fix or CODES[finding.code].do or None
+    why = "the checkpoint did not load" if finding.code == "CF912" else "the run on real weights has no result"
+    others = (ScopeVerdict(scope, "unmeasured", why, step) for scope in OTHERS)
+    return ScopeVerdict("weights", "failed", finding.message, step), *others
+
+
 def _as_finding(answer: Mapping[str, Any] | None) -> Finding | None:
-    if answer is None:
+    error = answer["error"] if answer is not None else None
+    if error is None:
         return None
-    error = answer["error"]
     return Finding(error["code"], "error", "measured", error["message"], details=error["detail"])
 
 
@@ -51,10 +63,7 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
     for row in rows:
         bad = [d for d in row["differences"] if d["kind"] == "corruption"]
         if row["error"] is not None:
-            error = row["error"]
-            code = "CF911" if error.get("refused") else "CF910"
-            text = f"{row['mode']} on real weights: {error['type']}: {error['message']}"
-            findings.append(Finding(code, "error", "measured", text, details=error))
+            findings.append(raised(f"{row['mode']} on real weights", row["error"]))
         elif bad:
             first = bad[0]
             text = (
@@ -67,23 +76,39 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
         text = f"{len(result['surplus'])} keys of the checkpoint are not used, among them {result['surplus'][0]}"
         findings.append(Finding("CF912", "note", "measured", text, details={"keys": result["surplus"][:20]}))
     errors = [finding for finding in findings if finding.level == "error"]
-    text = f"loads completely; text equals plain decoding on {result['prompts']} prompts ({result['dtype']})"
-    weights = ScopeVerdict("weights", "failed" if errors else "passed", errors[0].message if errors else text)
+    if errors:
+        step = errors[0].fix or CODES[errors[0].code].do or None
+        weights = ScopeVerdict("weights", "failed", errors[0].message, step)
+    else:
+        weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}")
     speculative = [row for row in rows if row["mode"] != "plain" and row["accepted_length"]]
     draft, speed = _draft(speculative), _speed(speculative, result)
-    if speed.status == "failed":
-        findings.append(Finding("CF990", "note", "measured", speed.reason))
+    findings += [Finding("CF990", "note", "measured", s.reason) for s in (draft, speed) if s.status == "failed"]
     return (kernels, weights, draft, speed), tuple(findings)
+
+
+def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:
+    """How many texts are those of plain decoding in the worst mode, and how far the others are off."""
+    worst = min(rows, key=lambda row: int(row["same"]))
+    same, run, dtype = worst["same"], worst["run"], result["dtype"]
+    if same == run:
+        return f"{same} of {run} texts equal plain decoding in every mode ({dtype})"
+    largest = max(float(difference["behind"]) for row in rows for difference in row["differences"])
+    return (
+        f"at least {same} of {run} texts equal plain decoding in every mode ({dtype}); in {worst['mode']} {run - same} "
+        f"differ by rounding only (largest margin {largest:.3g} in any mode, noise {result['noise']:.3g})"
+    )
 
 
 def _draft(rows: list[Mapping[str, Any]]) -> ScopeVerdict:
     if not rows:
         return ScopeVerdict("draft", "undecided", "no round was drafted")
+    best = max(float(row["accepted_length"]) for row in rows)
     text = ", ".join(f"{row['mode']} {row['accepted_length']:.2f}" for row in rows)
-    good = max(row["accepted_length"] for row in rows) > WORTHLESS
-    reason = f"accepted length on real weights: {text}"
-    step = None if good else "check the pairing: inspect --draft"
-    return ScopeVerdict("draft", "passed" if good else "failed", reason, step)
+    reason = f"accepted length on real weights: {text}; the best is "
+    if best < LEAST_ACCEPTED:
+        return ScopeVerdict("draft", "failed", f"{reason}below {CRITERION}", "check the pairing: inspect --draft")
+    return ScopeVerdict("draft", "passed", f"{reason}at least {CRITERION}")
 
 
 def _speed(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> ScopeVerdict:

@@ -6,15 +6,18 @@ The same runs as on the tiny model, with the real draft in the oracle's place an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 import torch
 
+from compatfix.errors import UsageError
 from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench
 from compatfix.validate.bf16 import compare_with_margins
+from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
 from compatfix.validate.load_tree import TreeError, load_tree
 from compatfix.validate.plain import text_config
 
@@ -23,12 +26,19 @@ TEXTS = (
     "List the planets of the solar system, with one sentence about each.",
     "Explain why the sky is blue to a child.",
     "A train leaves at 9:40 and arrives at 13:05. How long is the journey?",
+    "Translate into French: the library closes at six on Sundays.",
+    "Sort these numbers, largest first: 17, 4, 42, 8, 23.",
+    "Write a short letter to a neighbour whose dog barks at night.",
+    "What is the difference between a list and a tuple in Python?",
 )
 GIB = 1 << 30
 
 
 class Incomplete(Exception):
-    """The checkpoint cannot be judged: keys are missing or of another shape, or it does not fit."""
+    """The checkpoint cannot be judged: it does not load, keys are missing or of another shape, or it does not fit.
+
+    `detail` may hold a "hint": what to do, where the code's own advice does not fit.
+    """
 
     def __init__(self, message: str, **detail: Any) -> None:
         super().__init__(message)
@@ -50,16 +60,18 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     import transformers
 
     tree = load_tree(Path(args["tree"]))
-    if not args.get("draft"):
-        raise Incomplete("real weights need a draft: give its directory")
+    try:
+        check_checkpoint(args["target"], args.get("draft"))
+    except UsageError as error:
+        raise Incomplete(str(error)) from error
     target_dir, draft_dir = Path(args["target"]), Path(args["draft"])
     _check_memory(target_dir, draft_dir)
     dtype = getattr(torch, args["dtype"]) if args.get("dtype") else "auto"
     device = args.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
     loader: Any = getattr(transformers, args.get("loader") or tree.loader or DEFAULT_LOADER)
-    progress(f"loading the target ({_size(target_dir) / GIB:.2f} GiB)", 0, 2)
+    progress(f"loading the target ({weight_bytes(target_dir) / GIB:.2f} GiB)", 0, 2)
     target, surplus = _load(loader, target_dir, dtype, "target")
-    progress(f"loading the draft ({_size(draft_dir) / GIB:.2f} GiB)", 1, 2)
+    progress(f"loading the draft ({weight_bytes(draft_dir) / GIB:.2f} GiB)", 1, 2)
     draft_class: Any = tree.draft_class
     draft, draft_surplus = _load(draft_class, draft_dir, target.dtype, "draft")
     options = getattr(draft.config, "dflash_config", None) or {}
@@ -108,7 +120,8 @@ def _summarise(row: dict[str, Any]) -> None:
 
 
 def _load(loader: Any, directory: Path, dtype: Any, what: str) -> tuple[Any, list[str]]:
-    model, info = loader.from_pretrained(directory, dtype=dtype, output_loading_info=True, local_files_only=True)
+    with _loading(what):
+        model, info = loader.from_pretrained(directory, dtype=dtype, output_loading_info=True, local_files_only=True)
     missing = sorted(info.get("missing_keys", ()))
     mismatched = sorted(str(entry) for entry in info.get("mismatched_keys", ()))
     if missing or mismatched:
@@ -123,22 +136,31 @@ def _load(loader: Any, directory: Path, dtype: Any, what: str) -> tuple[Any, lis
     return model, sorted(info.get("unexpected_keys", ()))
 
 
+@contextmanager
+def _loading(what: str) -> Iterator[None]:
+    """Whatever the library raises over a checkpoint is said of the checkpoint; only want of memory is not its fault."""
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        message = lines[0] if lines else ""
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in message:
+            raise
+        raise Incomplete(f"the {what} did not load: {type(error).__name__}: {message}") from error
+
+
 def _check_memory(*directories: Path) -> None:
-    needed = sum(map(_size, directories))
-    if not needed:
-        raise Incomplete("no weights: neither directory holds a .safetensors or .bin file")
+    needed = sum(map(weight_bytes, directories))
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
         return
     if needed > free:
         raise Incomplete(
-            f"the checkpoints need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB are free", needed=needed
+            f"the checkpoints need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB are free",
+            needed=needed,
+            hint="run on a machine with that much free memory",
         )
-
-
-def _size(directory: Path) -> int:
-    return sum(path.stat().st_size for kind in ("*.safetensors", "*.bin") for path in directory.glob(kind))
 
 
 def _texts(directory: Path) -> list[list[int]]:
@@ -147,5 +169,6 @@ def _texts(directory: Path) -> list[list[int]]:
         return []
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+    with _loading("target's tokenizer"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     return [list(tokenizer.encode(text)) for text in TEXTS]

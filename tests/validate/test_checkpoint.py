@@ -83,7 +83,7 @@ def test_what_cannot_be_loaded_is_refused_in_one_line(made, files, words, whose)
 
 
 def test_a_draft_is_needed(made):
-    with pytest.raises(UsageError, match="^real weights need a draft: give its directory with --draft$"):
+    with pytest.raises(UsageError, match=r"^real weights need a draft: give its directory with --draft$"):
         check_checkpoint(made("target", {"model.safetensors": "x"}), None)
 
 

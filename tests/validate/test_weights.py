@@ -51,6 +51,7 @@ def test_a_complete_checkpoint_is_lossless_and_measured(checkpoint):
     scopes, _ = judge_weights("weights", True, answer, None)
     verdicts = {scope.scope: scope.status for scope in scopes}
     assert verdicts["weights"] == "passed"
+    assert "3 of 3 texts equal plain decoding in every mode (float32)" in scopes[1].reason
     # A random draft is worth nothing, and a worthless draft is no faster.
     assert verdicts["draft"] == "failed"
     assert verdicts["speed"] in ("failed", "passed")
@@ -74,7 +75,34 @@ def test_missing_keys_are_named(checkpoint):
     assert judge_weights("weights", True, answer, None)[0][1].status == "failed"
 
 
-def test_a_directory_without_weights_or_draft_says_so(checkpoint):
-    root, target, _ = checkpoint
+@pytest.mark.parametrize("whose", ["target", "draft"])
+def test_a_file_that_is_no_checkpoint_fails_the_weights_with_its_message(checkpoint, whose):
+    root, target, draft = checkpoint
+    broken = sorted((target if whose == "target" else draft).glob("*.safetensors"))[0]
+    broken.write_bytes(broken.read_bytes()[:100])
+    answer = run(root, target, draft)
+    assert answer["error"]["code"] == "CF912"
+    assert answer["error"]["message"].startswith(f"the {whose} did not load: SafetensorError: ")
+    scopes, _ = judge_weights("weights", True, answer, None)
+    assert [scope.status for scope in scopes[1:]] == ["failed", "unmeasured", "unmeasured"]
+    assert "scope code" not in scopes[1].next_step
+
+
+def test_want_of_memory_is_not_the_checkpoint_s_fault(checkpoint, monkeypatch):
+    from compatfix.validate import weights
+
+    def out_of_memory(*args: object) -> None:
+        with weights._loading("target"):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(weights, "_load", out_of_memory)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        run(*checkpoint)
+
+
+def test_a_directory_without_weights_or_shard_or_draft_says_so(checkpoint):
+    root, target, draft = checkpoint
+    sorted(target.glob("*.safetensors"))[0].rename(target / "elsewhere")
+    assert "which is not there" in run(root, target, draft)["error"]["message"]
     assert "no weights" in run(root, TARGETS / "qwen3-8b", TARGETS / "qwen3-8b-dflash")["error"]["message"]
     assert "need a draft" in run(root, target, None)["error"]["message"]
