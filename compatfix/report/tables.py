@@ -20,6 +20,9 @@ class Table:
     brief: bool = True
 
 
+COMPARED = ("texts equal", "rounding", "corruption")
+
+
 def tables(report: Report) -> list[Table]:
     """Every table that the report's sections make, in reading order; unknown sections make none."""
     return [
@@ -44,7 +47,7 @@ def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
             row["mode"],
             _number(row["accepted_length"]),
             _number(row["forwards_per_token"]),
-            _shares(row.get("stage_shares") or {}),
+            f"raised {row['error']}" if row.get("error") else _shares(row.get("stage_shares") or {}),
         )
         for row in section["rows"]
     )
@@ -116,17 +119,37 @@ def _caught(fault: Mapping[str, Any]) -> str:
 
 
 def _bf16(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple((row["mode"], *_compared(row, row["run"])) for row in section["modes"])
+    note = f"noise of plain decoding against itself in this run: {section['noise']:.2g}"
+    yield Table("bf16", ("mode", *COMPARED), rows, note, brief=False)
+
+
+def _weights(section: Mapping[str, Any]) -> Iterator[Table]:
     rows = tuple(
         (
             row["mode"],
-            f"{row['same']}/{row['run']}",
-            str(sum(difference["kind"] == "rounding" for difference in row["differences"])),
-            str(sum(difference["kind"] == "corruption" for difference in row["differences"])),
+            *_compared(row, section["prompts"]),
+            _number(row["accepted_length"]),
+            _number(row["forwards_per_token"]),
+            f"{row['speed_up']:.2f}×" if row["speed_up"] else "–",
         )
         for row in section["modes"]
     )
-    note = f"noise of plain decoding against itself in this run: {section['noise']:.2g}"
-    yield Table("bf16", ("mode", "texts equal", "rounding", "corruption"), rows, note, brief=False)
+    columns = ("mode", *COMPARED, "accepted length", "target forwards/token", "speed-up")
+    note = f"on {section['device']} in {section['dtype']}; speed-up: time per token against plain decoding (medians)"
+    note += f"; noise of plain decoding against itself {section['noise']:.2g}"
+    runtime = section.get("runtime") or {}
+    if runtime.get("strategy"):
+        note += f"; verified by {runtime['strategy']} (noise {runtime['noise']:.2g}, "
+        note += f"smallest planted fault {runtime['fault']:.2g})"
+    yield Table("On the checkpoint (real draft)", columns, rows, note)
+
+
+def _compared(row: Mapping[str, Any], prompts: int) -> tuple[str, str, str]:
+    """Texts equal, and the others by kind; a mode that raised says so."""
+    kinds = [difference["kind"] for difference in row["differences"]]
+    same = f"{row['same']}/{prompts}" + (f", then {row['error']['type']}" if row["error"] else "")
+    return same, str(kinds.count("rounding")), str(kinds.count("corruption"))
 
 
 def _patch(section: Mapping[str, Any]) -> Iterator[Table]:
@@ -142,6 +165,7 @@ def _line(source: str) -> str:
 
 Build = Callable[[Any], Iterator[Table]]
 _BUILDERS: dict[str, Build] = {
+    "weights": _weights,
     "ladder": _ladder,
     "benchmark": _benchmark,
     "losslessness": _losslessness,

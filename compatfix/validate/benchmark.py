@@ -15,8 +15,8 @@ LABEL = "oracle draft"
 
 
 def benchmark(plain: Tally | None, modes: Sequence[Tally]) -> dict[str, Any]:
-    """{"label", "rows"}: one row per mode, plain first."""
-    tallies = [tally for tally in (plain, *modes) if tally is not None and tally["run"]]
+    """{"label", "rows"}: one row per mode, plain first; a mode that raised keeps its row, with what it raised."""
+    tallies = [tally for tally in (plain, *modes) if tally is not None and (tally["run"] or tally["error"])]
     return {"label": LABEL, "rows": [_row(tally) for tally in tallies]}
 
 
@@ -35,6 +35,7 @@ def _row(tally: Tally) -> dict[str, Any]:
         "per_position": [round(count / rounds, 4) for count in tally["per_position"]] if rounds else [],
         "forwards": tally["forwards"],
         "forwards_per_token": tally["forwards"] / tally["tokens"] if tally["tokens"] else None,
+        "error": tally["error"] and f"{tally['error']['type']}: {tally['error']['message']}",
         "stage_seconds": stages,
         "stage_shares": {name: seconds / whole for name, seconds in stages.items()},
     }

@@ -78,7 +78,7 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
     scopes, more = judge_weights(request.on, request.draft is not None, weights, runner.failures.get("weights"))
     sections = _sections(request, data, results)
     if weights and weights["result"]:
-        sections["weights"] = weights["result"]
+        sections["weights"] = {**weights["result"], "runtime": (weights["subject"] or {}).get("runtime")}
     return ValidateOutcome((code, *scopes), (*findings, *more), sections, time.monotonic() - began)
 
 
