@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,7 +48,7 @@ def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
             row["mode"],
             _number(row["accepted_length"]),
             _number(row["forwards_per_token"]),
-            f"raised {row['error']}" if row.get("error") else _shares(row.get("stage_shares") or {}),
+            _raised(row["error"]) if row.get("error") else _shares(row.get("stage_shares") or {}),
         )
         for row in section["rows"]
     )
@@ -73,6 +74,11 @@ def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
 def _number(value: float | None) -> str:
     """A mode that ended in an exception has no numbers."""
     return "–" if value is None else f"{value:.2f}"
+
+
+def _raised(error: str) -> str:
+    """The beginning is enough: the finding has it all."""
+    return textwrap.shorten(f"raised {error}", 70, placeholder=" …")
 
 
 def _shares(shares: Mapping[str, float]) -> str:

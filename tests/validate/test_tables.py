@@ -21,11 +21,11 @@ def test_the_benchmark_is_labelled_and_counts_stages_once():
 
 def test_plain_decoding_that_raised_keeps_its_row_with_what_it_raised():
     plain = tally("plain", "none", run=0, same=0, tokens=0, forwards=0, error=refusal("no"))
-    section = benchmark(plain, [tally("chain", error=refusal("neither"))])
+    section = benchmark(plain, [tally("chain", error=refusal("neither " + "do I " * 30))])
     report = Report("gate", {}, sections={"benchmark": section})
     assert [(row[0], row[1], row[3]) for row in tables(report)[0].rows] == [
         ("plain", "–", "raised RuntimeRefusal: no"),
-        ("chain", "–", "raised RuntimeRefusal: neither"),
+        ("chain", "–", "raised RuntimeRefusal: neither do I do I do I do I do I do I do I …"),
     ]
 
 
