@@ -25,7 +25,7 @@ def test_plain_decoding_that_raised_keeps_its_row_with_what_it_raised():
     report = Report("gate", {}, sections={"benchmark": section})
     assert [(row[0], row[1], row[3]) for row in tables(report)[0].rows] == [
         ("plain", "–", "raised RuntimeRefusal: no"),
-        ("chain", "–", "raised RuntimeRefusal: neither do I do I do I do I do I do I do I …"),
+        ("chain", "–", "raised RuntimeRefusal: neither do I do I do I do I do I do I do I do …"),
     ]
 
 
