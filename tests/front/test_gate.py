@@ -97,7 +97,7 @@ def test_leaving_the_rollback_rule_out_fails_and_says_where(compatfix, tree):
     assert run.code == 1
     text = " ".join(run.out.split())
     for words in (
-        "CF910 dflash.py:",
+        "CF910 error dflash.py:",
         "prompt 1",
         "at token",
         "due",
