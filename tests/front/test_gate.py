@@ -98,7 +98,7 @@ def test_leaving_the_rollback_rule_out_fails_and_says_where(compatfix, tree):
     text = " ".join(run.out.split())
     for words in (
         "CF910 error dflash.py:",
-        "prompt 1",
+        "prompt 0",
         "at token",
         "due",
         "margin",
