@@ -5,8 +5,10 @@ Exit codes: 0 done, nothing stands in the way · 1 findings · 2 bad use, bad in
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -28,6 +30,11 @@ class Group(click.Group):
     """Turns the tool's own errors into one line and exit code 2, with a traceback only under -v."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        # A terminal that lacks a character must not cost a verdict; a termination must not leave things behind.
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             return super().invoke(ctx)
         except UsageError as error:
@@ -103,15 +110,27 @@ def split_scopes(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     return scopes
 
 
+def finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise click.BadParameter("a limit is a number above 0")
+    return value
+
+
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Everything that was found, and tracebacks.")
 format_option = click.option("--format", "form", type=FORMATS, default="text", show_default=True)
 draft_option = click.option("--draft", metavar="DIR", help="Directory of the draft model.")
 python_option = click.option(
     "--python", metavar="EXE", help="Interpreter of the environment under test; needs torch and transformers."
 )
-time_option = click.option("--time-limit", type=float, default=600, show_default=True, help="Seconds per worker step.")
+time_option = click.option(
+    "--time-limit", callback=finite, type=float, default=600, show_default=True, help="Seconds per worker step."
+)
 memory_option = click.option(
-    "--memory-limit", type=float, metavar="GB", help="Memory that a worker step may use; default: no limit."
+    "--memory-limit",
+    callback=finite,
+    type=float,
+    metavar="GB",
+    help="Memory a worker step may use; default: no limit.",
 )
 select_option = click.option("--select", callback=split_codes, help=f"Only these rules. {CODE_LIST_HELP}")
 ignore_option = click.option("--ignore", callback=split_codes, help=f"Not these rules. {CODE_LIST_HELP}")
@@ -274,6 +293,7 @@ def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool
     from compatfix import api
 
     required = _required(options)
+    _check_writable(report_dir)
     with _progress() as on_step:
         report = api.validate(
             tree, target, draft=options.pop("draft"), options=_validation_options(options), on_step=on_step
@@ -315,6 +335,7 @@ def gate(
     from compatfix import api
 
     required = _required(options)
+    _check_writable(report_dir)
     if cmd and patching == "copy":
         raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
     with _progress() as on_step:
@@ -348,6 +369,15 @@ def _required(options: dict[str, Any]) -> tuple[Scope, ...]:
             how = "use --on weights" if scope != "kernels" else "this version does not measure it"
             raise UsageError(f"scope {scope} cannot pass with --on {options['on']}: {how}")
     return required
+
+
+def _check_writable(directory: Path) -> None:
+    """Told before minutes are spent, and without making the directory."""
+    place = directory.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise UsageError(f"cannot write reports under {directory}")
 
 
 def _start(cmd: tuple[str, ...]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shlex
 import tempfile
 import threading
@@ -59,7 +61,8 @@ def gated(
 
     check_input(target, draft, options.on)
     planned = plan(root, select=rules.select, ignore=rules.ignore)
-    broken = [finding for finding in planned.unfixed if finding.code == "CF908"]
+    planned = replace(planned, unfixed=tuple(_weighed(root, finding) for finding in planned.unfixed))
+    broken = [finding for finding in planned.unfixed if finding.code == "CF908" and finding.level == "error"]
     if broken:
         return _with_plan(_unreadable(target, draft, broken), planned, "not judged")
     if patching is None:
@@ -199,6 +202,20 @@ def _pending(root: Path, target: str, draft: str | None, planned: PatchPlan) -> 
     others = tuple(unmeasured(scope, "the tree is not patched", command) for scope in SCOPES[1:])
     subject = {"target": target} | ({"draft": draft} if draft is not None else {})
     return Report("gate", subject, findings=(finding,), verdict=Verdict((verdict, *others)))
+
+
+def _weighed(root: Path, finding: Finding) -> Finding:
+    """A file that cannot be parsed stands in the way only if another file of the tree imports it."""
+    if finding.code != "CF908" or finding.location is None:
+        return finding
+    path = Path(finding.location.path)
+    stem = path.parent.name if path.name == "__init__.py" else path.stem
+    imported = re.compile(rf"^\s*(from|import)\b.*\b{re.escape(stem)}\b", re.MULTILINE)
+    for other in root.rglob("*.py"):
+        with contextlib.suppress(OSError):
+            if other != root / path and imported.search(other.read_text(encoding="utf-8", errors="replace")):
+                return finding
+    return replace(finding, level="warning", message=f"{finding.message} (no other file imports it)")
 
 
 def _unreadable(target: str, draft: str | None, broken: list[Finding]) -> Report:

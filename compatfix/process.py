@@ -6,10 +6,12 @@ out-of-memory in one of them raises `WorkerFailed` with a finding that names the
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,6 +69,8 @@ class Worker:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._write_lock = threading.Lock()
         self._ready_lock = threading.Lock()
+        self._ended_lock = threading.Lock()
+        self._ended: dict[str, Any] | None = None
         self.versions: Mapping[str, str] = {}
 
     def __enter__(self) -> Worker:
@@ -83,17 +87,20 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
                 env=environment,
+                # Its own group: one signal ends the worker and its forks, and Ctrl-C reaches the front alone.
+                start_new_session=True,
             )
         except OSError as error:
             raise UsageError(f"cannot start {self._python}: {error.strerror or error}") from error
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        threading.Thread(target=self._end_forks, daemon=True).start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
+        self._kill_group()
         self._process.wait()
         self._reader.join()
         self._stderr.close()
@@ -126,7 +133,10 @@ class Worker:
         self.wait_ready()
         job_id = next(self._ids)
         inbox: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._queues[job_id] = inbox
+        with self._ended_lock:
+            self._queues[job_id] = inbox
+            if self._ended is not None:
+                inbox.put(self._ended)
         self._send({"id": job_id, "job": job, "args": dict(args), "memory_limit": memory_limit})
         deadline = None if time_limit is None else time.monotonic() + time_limit
         last: Step | None = None
@@ -184,8 +194,19 @@ class Worker:
             (self._ready if message["id"] is None else self._queues[message["id"]]).put(message)
         code = self._process.wait()
         self._ready.put({"event": "error", "message": self._why_it_ended(code)})
-        for inbox in self._queues.values():
-            inbox.put({"event": "exit", "code": code})
+        with self._ended_lock:
+            self._ended = {"event": "exit", "code": code}
+            for inbox in self._queues.values():
+                inbox.put(self._ended)
+
+    def _end_forks(self) -> None:
+        """Forks outlive a worker that was killed, and hold its pipes open: they are ended with it."""
+        self._process.wait()
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _why_it_ended(self, code: int) -> str:
         tail = self.error_output(1)

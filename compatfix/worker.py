@@ -68,6 +68,10 @@ def main() -> None:
         if readable:
             chunk = os.read(0, 65536)
             open_input = bool(chunk)
+            if not open_input:
+                # The front is gone; nobody waits for what still runs.
+                for child in children:
+                    os.kill(child, signal.SIGKILL)
             buffer += chunk
             *lines, buffer = buffer.split(b"\n")
             for line in lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import sys
 import tokenize
 import warnings
@@ -179,7 +180,7 @@ def _load(project: Project, files: _Files, rules: Sequence[type[Rule]]) -> list[
 
 def _module_name(path: str) -> bytes:
     parts = path.removesuffix("/__init__.py").removesuffix(".py").split("/")
-    return parts[-1].encode()
+    return os.fsencode(parts[-1])
 
 
 def _in_order(module: Module) -> list[ast.AST]:
@@ -191,10 +192,10 @@ def _names_taken_by_others(path: str, files: _Files) -> set[str]:
     """Names that other files may get from this one: they stay imported here. `*` stands for all."""
     if path.endswith("__init__.py"):
         return {"*"}
-    stem = _module_name(path).decode()
+    stem = os.fsdecode(_module_name(path))
     taken: set[str] = set()
     for other, tree in files.trees.items():
-        if other == path or stem.encode() not in files.sources[other]:
+        if other == path or os.fsencode(stem) not in files.sources[other]:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == stem:

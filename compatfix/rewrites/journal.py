@@ -57,8 +57,14 @@ def journal_of(root: Path) -> Path:
 def locked(root: Path) -> Iterator[None]:
     """Keeps a second run on the same tree out."""
     directory = journal_of(root)
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "lock", "w") as handle:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle = open(directory / "lock", "w")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the undo journal at {directory}: {error.strerror or error}; set {STATE_VARIABLE}"
+        ) from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -52,16 +52,17 @@ def plan_copy(root: Path, source: Path, *, force: bool = False) -> RuntimeCopy:
     copy = root / RUNTIME
     present = {name: (copy / name).read_bytes() for name in wanted if (copy / name).is_file()}
     different = {name: data for name, data in wanted.items() if present.get(name) != data}
-    if not different:
-        return RuntimeCopy()
-    edited = edited_files(copy)
+    # A file that is as this version has it is no edit, whatever the manifest says; a file that was added is one.
+    edited = [name for name in edited_files(copy) if name in different or name not in wanted]
     if edited and not force:
         message = (
             f"the copied runtime was edited ({', '.join(edited)}) and differs from this version's; it is left alone. "
-            "Move the edits out, or overwrite it with --force"
+            "Move the edits out, or overwrite it with --force-runtime"
         )
         place = Location(f"{RUNTIME}/{edited[0]}")
         return RuntimeCopy(refused=Finding("CF915", CODES["CF915"].level, "read", message, place))
+    if not different:
+        return RuntimeCopy()
     changes = [FileChange(f"{RUNTIME}/{name}", present.get(name), data) for name, data in sorted(different.items())]
     return RuntimeCopy(tuple(changes))
 

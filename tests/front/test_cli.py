@@ -1,6 +1,7 @@
 """The commands: what they print, what they write, how they end."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -206,10 +207,77 @@ def test_a_syntax_error_is_a_finding_and_the_rest_is_done(compatfix, tree):
 
 def test_a_tree_with_a_syntax_error_is_not_run_by_the_gate(compatfix, tree):
     (tree / "broken.py").write_text("def (:\n")
+    (tree / "uses.py").write_text("import broken\n")
     run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b", "--patch", "copy")
     assert run.code == 1
     assert "CF908 error broken.py:1" in run.out
     assert "gate: red (scope code is failed, 1 error)" in run.out
+
+
+def test_a_broken_file_that_nothing_imports_is_a_warning(tree):
+    from compatfix.gating import _weighed
+    from compatfix.model import Finding, Location
+
+    finding = Finding("CF908", "error", "read", "invalid syntax", Location("old.py", 1))
+    assert _weighed(tree, finding).level == "warning"
+    (tree / "uses.py").write_text("from old import thing\n")
+    assert _weighed(tree, finding).level == "error"
+
+
+@pytest.mark.parametrize("edit", ["changed", "added"])
+def test_an_edited_runtime_is_an_error(compatfix, tree, edit):
+    compatfix("patch", tree)
+    runtime = tree / "compatfix_runtime"
+    if edit == "added":
+        (runtime / "extra.py").write_text("")
+    else:
+        file = runtime / "verification.py"
+        file.write_bytes(file.read_bytes() + b"# mine\n")
+    run = compatfix("patch", tree, "--check", "--format", "json")
+    assert run.code == 1
+    assert [(f["code"], f["level"]) for f in json.loads(run.out)["unfixed"] if f["level"] != "note"] == [
+        ("CF915", "error")
+    ]
+    if edit == "changed":
+        assert compatfix("patch", tree, "--force-runtime").code == 0
+        assert compatfix("patch", tree, "--check").code == 0
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("option", ["--time-limit", "--memory-limit"])
+def test_limits_are_numbers_above_zero(compatfix, option, value):
+    run = compatfix("inspect", TARGETS / "qwen3-8b", option, value)
+    assert run.code == 2
+    assert "a limit is a number above 0" in run.err
+
+
+def test_a_report_directory_that_cannot_be_is_told_at_once(compatfix, tree):
+    (compatfix.directory / "file").write_text("")
+    run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b", "--report-dir", "file/reports")
+    assert (run.code, run.err) == (2, "error: cannot write reports under file/reports\n")
+
+
+def test_a_terminal_without_the_characters_loses_nothing(compatfix, tree, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b")
+    assert run.code == 1
+    assert "CF905" in run.out
+
+
+def test_a_journal_that_cannot_be_written_is_one_line(compatfix, tree, monkeypatch):
+    (compatfix.directory / "file").write_text("")
+    monkeypatch.setenv("COMPATFIX_STATE_DIR", str(compatfix.directory / "file" / "state"))
+    before = contents(tree)
+    run = compatfix("patch", tree)
+    assert run.code == 2
+    assert run.err.startswith("error: cannot write the undo journal at ")
+    assert contents(tree) == before
+
+
+def test_a_file_name_that_is_not_utf8(compatfix, tree):
+    with open(os.fsencode(tree) + b"/na\xefve.py", "wb") as file:
+        file.write(b"x = 1\n")
+    assert compatfix("patch", tree, "--check").code == 1
 
 
 @pytest.mark.parametrize("scope", ["weights", "kernels", "speed"])

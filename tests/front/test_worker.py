@@ -1,5 +1,7 @@
 """A worker's crash, hang or out-of-memory is a finding that says what it was doing; the tool goes on."""
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -98,6 +100,20 @@ def test_jobs_run_side_by_side(worker):
         thread.join()
     assert results == {0: "CF011", 1: "CF011"}
     assert time.monotonic() - start < 2.9
+
+
+def test_a_killed_worker_ends_every_job_that_waits_and_every_later_one():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        with Worker() as process:
+            process.wait_ready()
+            threading.Timer(1.0, lambda: os.kill(process._process.pid, signal.SIGKILL)).start()
+            start = time.monotonic()
+            for _ in range(2):
+                with pytest.raises(WorkerFailed) as caught:
+                    process.run(job("hang"), {}, time_limit=30)
+                assert caught.value.finding.code == "CF012"
+            assert time.monotonic() - start < 15
 
 
 def test_threads_may_wait_for_the_start_together():
