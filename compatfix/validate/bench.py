@@ -65,11 +65,15 @@ LOOP = Mode("loop")
 
 @dataclass
 class Run:
-    """One generation. `error` is what `describe` says, where it raised."""
+    """One generation. `error` is what `describe` says, where it raised.
+
+    `lengths` are the tokens committed per round as the watch saw them, `claimed` what the tree says they were.
+    """
 
     tokens: list[int]
     watch: Watch
     lengths: list[int] = field(default_factory=list)
+    claimed: list[int] | None = None
     stage_times: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     error: dict[str, Any] | None = None
@@ -142,7 +146,9 @@ class Bench:
             self.watch.tamper = None
         output = result if isinstance(result, Tensor) else result.output_ids
         run.tokens = output[0, len(prompt) :].tolist()
-        run.lengths = [int(n) for n in getattr(result, "acceptance_lengths", None) or accepted_lengths(self.watch)]
+        run.lengths = accepted_lengths(self.watch)
+        claimed = getattr(result, "acceptance_lengths", None)
+        run.claimed = None if claimed is None else [int(n) for n in claimed]
         run.stage_times = {k: float(v) for k, v in (getattr(result, "stage_times", None) or {}).items()}
         run.recomputed = self.oracle.recomputed if profile is not None else 0
         return run
@@ -240,7 +246,7 @@ def _measuring(error: BaseException) -> bool:
 
 
 def accepted_lengths(watch: Watch) -> list[int]:
-    """Tokens committed per round, where the tree does not say; the last round is the greedy walk."""
+    """Tokens committed per round, whatever the tree says; the last round is the greedy walk."""
     lengths = watch.counts[1:]
     return [*lengths, len(watch.rounds[-1].walk())] if watch.rounds and watch.counts else lengths
 

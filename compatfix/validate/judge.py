@@ -41,6 +41,7 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
         *_exceptions(data),
         *_references(data),
         *_differences(data),
+        *_claims(data),
         *_drafts(data),
         *_bf16(data),
     ]
@@ -123,6 +124,21 @@ def describe_difference(first: Mapping[str, Any]) -> str:
 
 def _token(token: int | None) -> str:
     return "missing" if token is None else str(token)
+
+
+def _claims(data: CodeData) -> list[Finding]:
+    """Accepted lengths are what a speed-up is read from: what the tree says of them must be what it did."""
+    found = []
+    for tally in data.modes:
+        if tally["claims"]:
+            first = tally["claims"][0]
+            message = (
+                f"{_name(data, tally['mode'])} ({tally['profile']}): the tree claims {sum(first['claimed'])} accepted "
+                f"tokens in {len(first['claimed'])} rounds on prompt {first['prompt']}, {sum(first['seen'])} in "
+                f"{len(first['seen'])} were seen (first in round {first['round']})"
+            )
+            found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
+    return found
 
 
 def _drafts(data: CodeData) -> list[Finding]:

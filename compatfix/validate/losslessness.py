@@ -9,6 +9,7 @@ from typing import Any
 
 from compatfix.validate.bench import Bench, Mode, Run
 from compatfix.validate.compare import (
+    claim_difference,
     draft_cache_difference,
     expected_tokens,
     feature_difference,
@@ -134,6 +135,9 @@ def _check_more(bench: Bench, tally: Tally, run: Run, reference: Reference, node
         for name in ("nodes", "wrong_argmax"):
             tally["nodes"][name] += found[name]
         tally["nodes"]["largest"] = max(tally["nodes"]["largest"], found["largest"])
+    claim = claim_difference(run)
+    if claim is not None:
+        tally["claims"].append({"prompt": reference.index, **claim})
     features = feature_difference(bench, run)
     tally["features_checked"] += 1
     if features is not None:

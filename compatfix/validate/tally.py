@@ -34,6 +34,7 @@ def new_tally(mode: str, profile: str, planned: int, tokens: int) -> Tally:
         "features": [],
         "drafts_checked": 0,
         "draft_cache": [],
+        "claims": [],
         "differences": [],
         "error": None,
     }

@@ -26,6 +26,7 @@ WRONG = {
     "draft not cropped": ("draft.py", "    surplus = cache.get_seq_length() - length\n", "    surplus = min(3, cache.get_seq_length() - length)\n"),
     "mask dropped": ("speculate.py", "[:limit]\n", "[:limit]\n    new = [token for token in new if token != mask_token_id]\n"),
     "stop ignored": ("speculate.py", "if token in stops), len(new))", "if token in stops and i == 0), len(new))"),
+    "claims more": ("speculate.py", "lengths.append(len(path))", "lengths.append(len(path) + 1)"),
 }  # fmt: skip
 
 

@@ -65,6 +65,7 @@ def test_every_planted_fault_is_caught(variant):
         ("draft not cropped", "the draft's own cache"),
         ("mask dropped", "mask token in the output"),
         ("stop ignored", "stop token inside a path"),
+        ("claims more", "the tree claims"),
     ],
 )
 def test_a_wrong_tree_fails(variant, name, seen):
