@@ -74,6 +74,7 @@ class Run:
     watch: Watch
     lengths: list[int] = field(default_factory=list)
     claimed: list[int] | None = None
+    prompt_kept: bool = True
     stage_times: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     error: dict[str, Any] | None = None
@@ -122,7 +123,7 @@ class Bench:
         *,
         reference: Sequence[int] = (),
         profile: Profile | None = ORACLE,
-        stops: Sequence[int] = (),
+        stops: Sequence[int] | None = (),
         mask: int | None = None,
         salt: int = 0,
         keep_logits: bool = False,
@@ -132,13 +133,14 @@ class Bench:
         mask = self.mask if mask is None else mask
         if profile is not None:
             self.oracle.start(profile, prompt, reference, frozenset({mask}), salt)
+        self.watch.mask = mask
         self.watch.keep_logits, self.watch.tamper = keep_logits, tamper
         self.watch.begin(prompt, replace_draft=profile is not None)
         run = Run([], self.watch)
         input_ids = torch.tensor([list(prompt)], device=next(self.target.parameters()).device)
         try:
             with self.watch.installed():
-                result = self._call(mode, input_ids, tokens, list(stops), mask)
+                result = self._call(mode, input_ids, tokens, None if stops is None else list(stops), mask)
         except Exception as error:
             run.error = describe(self.tree.root, error, self.watch.owners())
             return run
@@ -146,6 +148,7 @@ class Bench:
             self.watch.tamper = None
         output = result if isinstance(result, Tensor) else result.output_ids
         run.tokens = output[0, len(prompt) :].tolist()
+        run.prompt_kept = output[0, : len(prompt)].tolist() == list(prompt)
         run.lengths = accepted_lengths(self.watch)
         claimed = getattr(result, "acceptance_lengths", None)
         run.claimed = None if claimed is None else [int(n) for n in claimed]
@@ -153,7 +156,7 @@ class Bench:
         run.recomputed = self.oracle.recomputed if profile is not None else 0
         return run
 
-    def _call(self, mode: Mode, input_ids: Tensor, tokens: int, stops: list[int], mask: int) -> Any:
+    def _call(self, mode: Mode, input_ids: Tensor, tokens: int, stops: list[int] | None, mask: int) -> Any:
         if mode.kind == "loop":
             assert self.tree.loop is not None
             function = getattr(self.draft, self.tree.loop)

@@ -20,11 +20,11 @@ TOLERANCE = 2e-4
 FEATURE_TOLERANCE = 1e-3
 
 
-def expected_tokens(reference: Sequence[int], limit: int, stops: Sequence[int] = ()) -> list[int]:
+def expected_tokens(reference: Sequence[int], limit: int, stops: Sequence[int] | None = ()) -> list[int]:
     """The reference cut at the limit and behind the first stop token."""
     tokens = list(reference[:limit])
     for index, token in enumerate(tokens):
-        if token in stops:
+        if token in (stops or ()):
             return tokens[: index + 1]
     return tokens
 

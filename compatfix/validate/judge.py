@@ -16,7 +16,14 @@ from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
 
 FEWEST_FAULTS = 7
-SITUATIONS = ("full acceptance", "stop token inside a path", "mask token in the output", "length limit inside a path")
+SITUATIONS = (
+    "full acceptance",
+    "stop token inside a path",
+    "mask token in the output",
+    "length limit inside a path",
+    "stop token in the prompt",
+    "mask token in the prompt",
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
         *_exceptions(data),
         *_references(data),
         *_differences(data),
+        *_prompts(data),
         *_claims(data),
         *_drafts(data),
         *_bf16(data),
@@ -126,6 +134,17 @@ def _token(token: int | None) -> str:
     return "missing" if token is None else str(token)
 
 
+def _prompts(data: CodeData) -> list[Finding]:
+    found = []
+    for tally in (data.plain, *data.modes):
+        if tally is not None and tally["prompts"]:
+            first = tally["prompts"][0]
+            where = f" ({first['where']})" if first["where"] else ""
+            message = f"{_name(data, tally['mode'])}: output_ids does not begin with prompt {first['prompt']}{where}"
+            found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
+    return found
+
+
 def _claims(data: CodeData) -> list[Finding]:
     """Accepted lengths are what a speed-up is read from: what the tree says of them must be what it did."""
     found = []
@@ -145,6 +164,14 @@ def _drafts(data: CodeData) -> list[Finding]:
     """What the draft was given. Tokens stay right, and acceptance falls without anybody noticing."""
     found = []
     for tally in data.modes:
+        if tally["noise"]:
+            first = tally["noise"][0]
+            what = "the mask token" if first["row"] else "the last committed token"
+            message = (
+                f"{_name(data, tally['mode'])}: row {first['row']} of the draft's noise_embedding is not the embedding "
+                f"of {what} ({first['expected']}) in round {first['round']} of prompt {first['prompt']}"
+            )
+            found.append(Finding("CF916", "error", "measured", message, details={"mode": tally["mode"], **first}))
         for name, words in (("features", "context features"), ("draft_cache", "the draft's own cache")):
             if tally[name]:
                 first = tally[name][0]

@@ -70,7 +70,7 @@ def compare_one(
     *,
     nodes: bool = False,
     mask: int | None = None,
-    stops: Sequence[int] = (),
+    stops: Sequence[int] | None = (),
     where: str = "",
 ) -> Run:
     """One generation against the reference, entered into the tally."""
@@ -94,6 +94,8 @@ def compare_one(
         tally["error"] = {**run.error, "prompt": reference.index, "at": where_it_was}
         return run
     enter_counts(tally, run)
+    if not run.prompt_kept:
+        tally["prompts"].append({"prompt": reference.index, "where": where})
     difference = token_difference(bench, run, reference.prompt, expected)
     if difference is None:
         tally["same"] += 1
@@ -138,6 +140,8 @@ def _check_more(bench: Bench, tally: Tally, run: Run, reference: Reference, node
     claim = claim_difference(run)
     if claim is not None:
         tally["claims"].append({"prompt": reference.index, **claim})
+    if run.watch.noise is not None:
+        tally["noise"].append({"prompt": reference.index, **run.watch.noise})
     features = feature_difference(bench, run)
     tally["features_checked"] += 1
     if features is not None:
@@ -156,6 +160,8 @@ def _add_plain(plain: Tally, bench: Bench, reference: Reference, tokens: int) ->
     if reference.plain is None:
         return
     plain["run"] += 1
+    if not reference.prompt_kept:
+        plain["prompts"].append({"prompt": reference.index, "where": "plain decoding"})
     plain["tokens"] += len(reference.plain)
     plain["same"] += reference.plain == reference.tokens[:tokens]
     plain["forwards"] += bench.watch.forwards
@@ -164,6 +170,6 @@ def _add_plain(plain: Tally, bench: Bench, reference: Reference, tokens: int) ->
 
 def _summary(reference: Reference) -> dict[str, Any]:
     entry = asdict(reference)
-    for name in ("prompt", "tokens", "plain", "seconds"):
+    for name in ("prompt", "tokens", "plain", "seconds", "prompt_kept"):
         del entry[name]
     return {**entry, "prompt_length": len(reference.prompt), "text_length": len(reference.tokens)}

@@ -36,6 +36,7 @@ class Reference:
     noise: float
     redrawn: int
     seconds: float = 0.0
+    prompt_kept: bool = True
 
 
 def make_reference(bench: Bench, index: int, tokens: int, *, with_tree: bool = True) -> Reference:
@@ -48,18 +49,18 @@ def make_reference(bench: Bench, index: int, tokens: int, *, with_tree: bool = T
     disagreements = []
     if uncached_at is not None:
         disagreements.append({"prompt": index, "ways": ["generate", "uncached forward"], "index": uncached_at})
-    plain, error, seconds = None, None, 0.0
+    plain, error, seconds, kept = None, None, 0.0, True
     if with_tree:
         began = time.perf_counter()
         run = bench.run(PLAIN, prompt, tokens, profile=None)
         seconds = time.perf_counter() - began
         error = run.error and {**run.error, "at": locate_error(bench, run, prompt, text)}
-        plain = run.tokens if error is None else None
+        plain, kept = (run.tokens, run.prompt_kept) if error is None else (None, True)
         if plain is not None and plain != text[:tokens]:
             at = next((i for i, pair in enumerate(zip(plain, text, strict=False)) if pair[0] != pair[1]), len(plain))
             ways = ["block size 1 of the tree", "generate"]
             disagreements.append({"prompt": index, "ways": ways, "index": at})
-    return Reference(index, prompt, text, plain, error, disagreements, margin, noise, redrawn, seconds)
+    return Reference(index, prompt, text, plain, error, disagreements, margin, noise, redrawn, seconds, kept)
 
 
 def _library(bench: Bench, prompt: list[int], count: int) -> tuple[list[int], float, float, int | None]:

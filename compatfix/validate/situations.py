@@ -19,6 +19,7 @@ from compatfix.validate.tally import Tally, new_tally, stopped
 RANDOM = "random draft"
 CASE_PROMPTS = 3
 LIMIT = 6
+PROMPT_TOKENS = 12
 # Where a stop or mask token is looked for in the reference text: inside the first accepted path.
 FIRST, LAST = 2, 9
 
@@ -37,7 +38,7 @@ def run_situations(
     references = [make_reference(bench, first_prompt + i, tokens, with_tree=False) for i in range(prompts)]
     exercised: dict[str, dict[str, int]] = {mode.name: {} for mode in everything}
     tallies: list[Tally] = []
-    total = len(everything) * 6
+    total = len(everything) * 7
     small = min((mode.budget for mode in modes if mode.budget), default=None)
     for number, mode in enumerate(everything):
         plans: list[tuple[str, Profile | None]] = [(PARTIAL.name, PARTIAL)]
@@ -47,11 +48,11 @@ def run_situations(
             # A random draft commits a token a round: one budget is slow enough.
             plans.append((RANDOM, None))
         for step, (name, profile) in enumerate(plans):
-            report(f"{name}, {mode.name}", number * 6 + step, total)
+            report(f"{name}, {mode.name}", number * 7 + step, total)
             tallies.append(_all_prompts(bench, mode, name, profile, references, tokens))
         cases = new_tally(mode.name, "situations", 0, 0)
-        for step, case in enumerate((_full, _stop, _mask, _limit), start=2):
-            report(f"{case.__name__.strip('_')} case, {mode.name}", number * 6 + step, total)
+        for step, case in enumerate((_full, _stop, _mask, _limit, _prompt), start=2):
+            report(f"{case.__name__.strip('_')} case, {mode.name}", number * 7 + step, total)
             if not stopped(cases):
                 case(bench, mode, cases, references, exercised[mode.name])
         tallies.append(cases)
@@ -87,10 +88,35 @@ def _stop(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference
             continue
         done += 1
         stop = reference.tokens[at]
-        run = _run(bench, mode, tally, reference, 32, stops=(stop,), where="stop token inside a path")
+        # Several ids, and the one that is hit is not the first.
+        stops = (*_unused(bench, reference, done % 2 + 1), stop)
+        run = _run(bench, mode, tally, reference, 32, stops=stops, where="stop token inside a path")
         last = run.watch.rounds[-1] if run.watch.rounds else None
         if last is not None and stop in [last.tokens[node] for node in last.walk()[:-1]]:
             seen["stop token inside a path"] += 1
+
+
+def _prompt(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
+    """A stop token or the mask token in the prompt: neither ends or thins out anything. And no stop tokens at all."""
+    names = ("stop token in the prompt", "mask token in the prompt")
+    seen.update(dict.fromkeys(names, 0))
+    found = ((r, next((t for t in r.prompt if t not in r.tokens), None)) for r in references)
+    usable = [(reference, token) for reference, token in found if token is not None][:2]
+    for number, (reference, token) in enumerate(usable):
+        stops = (*_unused(bench, reference, 1), token)
+        if number == 0:
+            _run(bench, mode, tally, reference, PROMPT_TOKENS, stops=stops, where=names[0])
+            seen[names[0]] += 1
+        if number == len(usable) - 1:
+            # In the same run, because its length would show either.
+            _run(bench, mode, tally, reference, PROMPT_TOKENS, stops=None, mask=token, where=names[1])
+            seen[names[1]] += 1
+
+
+def _unused(bench: Bench, reference: Reference, count: int) -> list[int]:
+    """Tokens that occur neither in the prompt nor in the text."""
+    known = {*reference.prompt, *reference.tokens}
+    return [token for token in bench.plain_tokens if token not in known][:count]
 
 
 def _mask(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
@@ -122,7 +148,7 @@ def _run(
     reference: Reference,
     tokens: int,
     *,
-    stops: Sequence[int] = (),
+    stops: Sequence[int] | None = (),
     mask: int | None = None,
     where: str,
 ) -> Run:

@@ -34,7 +34,9 @@ def new_tally(mode: str, profile: str, planned: int, tokens: int) -> Tally:
         "features": [],
         "drafts_checked": 0,
         "draft_cache": [],
+        "prompts": [],
         "claims": [],
+        "noise": [],
         "differences": [],
         "error": None,
     }

@@ -23,6 +23,7 @@ from compatfix.validate.oracle import Head, Oracle
 
 RUNTIME = "compatfix_runtime"
 HIDDEN = -1e4
+NOISE_TOLERANCE = 1e-3
 
 
 @dataclass
@@ -98,6 +99,8 @@ class Watch:
     draft_lengths: list[int] = field(default_factory=list)
     last_draft: dict[str, Any] = field(default_factory=dict)
     draft_cache: Any = None
+    mask: int | None = None
+    noise: dict[str, Any] | None = None
     prefill: Forward | None = None
     forwards: int = 0
     lost: int = 0
@@ -109,7 +112,7 @@ class Watch:
     def begin(self, prompt: Sequence[int], *, replace_draft: bool) -> None:
         self.prompt, self.rounds, self.committed, self.counts = list(prompt), [], [], []
         self.features, self.draft_lengths, self.last_draft = [], [], {}
-        self.draft_cache = None
+        self.draft_cache, self.noise = None, None
         self.prefill, self.forwards, self.lost = None, 0, 0
         self.replace_draft = replace_draft and self.oracle is not None
         self._depth, self._current = 0, None
@@ -261,6 +264,7 @@ class Watch:
                     self.tamper.after_draft(self, cache)
                 self.draft_lengths.append(int(cache.get_seq_length()))
             self._commit(given["target_hidden"], given["noise_embedding"])
+            self._check_noise(given["noise_embedding"][0])
             output = real(*args, **kwargs)
             states = output if isinstance(output, Tensor) else output[0]
             self.last_draft = {
@@ -277,6 +281,22 @@ class Watch:
             return changed if isinstance(output, Tensor) else _with_first(output, changed)
 
         return forward
+
+    def _check_noise(self, noise: Tensor) -> None:
+        """The block's first row is the last committed token, the others the mask; the first that differs is kept."""
+        forward = self.rounds[-1] if self.rounds else self.prefill
+        if self.noise is not None or self.lost or self.mask is None or forward is None:
+            return
+        last = forward.walk()[self.counts[-1] - 1] if self.rounds else -1
+        wanted = [forward.argmax[last], *[self.mask] * (noise.shape[0] - 1)]
+        embed: Any = self.target.get_input_embeddings()  # type: ignore[operator]
+        rows = embed(torch.tensor([wanted], device=noise.device))[0].float()
+        # By direction, as in Head: some families scale outside the module.
+        alike = torch.nn.functional.cosine_similarity(noise.float(), rows, dim=-1)
+        wrong = (alike < 1 - NOISE_TOLERANCE).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            self.noise = {"round": len(self.counts), "row": row, "expected": wanted[row]}
 
     def _commit(self, context: Tensor, noise: Tensor) -> None:
         """Takes note of what the tree committed since the last draft: as many tokens as new context rows."""

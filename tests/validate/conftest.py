@@ -25,7 +25,14 @@ WRONG = {
     "layers off": ("draft.py", "hidden_states[i + 1]", "hidden_states[i]"),
     "draft not cropped": ("draft.py", "    surplus = cache.get_seq_length() - length\n", "    surplus = min(3, cache.get_seq_length() - length)\n"),
     "mask dropped": ("speculate.py", "[:limit]\n", "[:limit]\n    new = [token for token in new if token != mask_token_id]\n"),
-    "stop ignored": ("speculate.py", "if token in stops), len(new))", "if token in stops and i == 0), len(new))"),
+    "stop ignored": ("speculate.py", "if token in (stops or ())), len(new))", "if token in (stops or ()) and i == 0), len(new))"),
+    "first stop only": ("speculate.py", "if token in (stops or ())), len(new))", "if token in (stops or ())[:1]), len(new))"),
+    "stop in prompt": ("speculate.py", "    new = tokens[", "    if stops and set(stops) & set(prompt[0].tolist()):\n        limit = 1\n    new = tokens["),
+    "mask in prompt": ("speculate.py", "*prompt[0].tolist(), *new[:end]", "*(t for t in prompt[0].tolist() if t != mask_token_id), *new[:end]"),
+    "stops needed": ("speculate.py", "if stops and any(", "if any("),
+    "noise not the mask": ("speculate.py", "embeddings()(block)", "embeddings()(block - (block == mask_token_id).long())"),
+    "first row masked": ("speculate.py", "embeddings()(block)", "embeddings()(torch.full_like(block, mask_token_id))"),
+    "prompt changed": ("speculate.py", "tensor([[*prompt[0].tolist(), *new[:end]]])", "tensor([[0, *prompt[0].tolist()[1:], *new[:end]]])"),
     "claims more": ("speculate.py", "lengths.append(len(path))", "lengths.append(len(path) + 1)"),
 }  # fmt: skip
 

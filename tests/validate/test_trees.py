@@ -65,6 +65,13 @@ def test_every_planted_fault_is_caught(variant):
         ("draft not cropped", "the draft's own cache"),
         ("mask dropped", "mask token in the output"),
         ("stop ignored", "stop token inside a path"),
+        ("noise not the mask", "the mask token"),
+        ("first row masked", "the last committed token"),
+        ("prompt changed", "does not begin with prompt"),
+        ("first stop only", "stop token inside a path"),
+        ("stop in prompt", "stop token in the prompt"),
+        ("mask in prompt", "mask token in the prompt"),
+        ("stops needed", "TypeError"),
         ("claims more", "the tree claims"),
     ],
 )

@@ -64,10 +64,10 @@ def generate(model, target, prompt, mask_token_id, limit, block_size, stops, bud
         tokens = tokens[:-1] + [ids[node] for node in path] + [said[path[-1]]]
         start += len(path)
         lengths.append(len(path))
-        if any(token in stops for token in tokens[prompt.shape[1] :]):
+        if stops and any(token in stops for token in tokens[prompt.shape[1] :]):
             break
     new = tokens[prompt.shape[1] :][:limit]
-    end = next((i + 1 for i, token in enumerate(new) if token in stops), len(new))
+    end = next((i + 1 for i, token in enumerate(new) if token in (stops or ())), len(new))
     output_ids = torch.tensor([[*prompt[0].tolist(), *new[:end]]])
     return SimpleNamespace(output_ids=output_ids, acceptance_lengths=lengths)
 
