@@ -120,6 +120,7 @@ def subject(bench: Bench) -> dict[str, Any]:
         "chain": tree.chain and f"{tree.chain.module}.{tree.chain.name}",
         "tree": tree.tree and f"{tree.tree.module}.{tree.tree.name}",
         "loop": tree.loop and f"{type(bench.draft).__name__}.{tree.loop}",
+        "not_judged": list(tree.not_judged),
         "stubbed": list(tree.stubbed),
         "broken": tree.broken,
         "block": bench.block,

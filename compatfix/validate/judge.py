@@ -16,6 +16,10 @@ from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
 
 FEWEST_FAULTS = 7
+# A run of fewer prompts or tokens says so; one below the second pair decides nothing.
+FULL_RUN = (24, 64)
+SMALLEST_RUN = (8, 16)
+MOST_FORWARDS = 1.1
 SITUATIONS = (
     "full acceptance",
     "stop token inside a path",
@@ -62,9 +66,9 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
     if open_questions:
         first = open_questions[0]
         more = f" (and {len(open_questions) - 1} more)" if len(open_questions) > 1 else ""
-        verdict = ScopeVerdict("code", "undecided", first.message + more, CODES[first.code].do or None)
+        verdict = ScopeVerdict("code", "undecided", _reduced(data) + first.message + more, CODES[first.code].do or None)
         return verdict, (*wrong, *open_questions, *notes)
-    return ScopeVerdict("code", "passed", _praise(data)), (*wrong, *notes)
+    return ScopeVerdict("code", "passed", _reduced(data) + _praise(data)), (*wrong, *notes)
 
 
 def _exceptions(data: CodeData) -> list[Finding]:
@@ -218,7 +222,10 @@ def _not_exercised(data: CodeData) -> list[Finding]:
         missing += [f"{name}: {kind} acceptance never occurred" for kind, count in accepted.items() if not count]
         seen = data.exercised.get(mode, {})
         missing += [f"{name}: {situation} never occurred" for situation in SITUATIONS if not seen.get(situation)]
+    missing += [f"not judged: {name}" for name in data.subject.get("not_judged", ())]
     missing += _lengths(data)
+    missing += _too_small(data)
+    missing += _slow_baseline(data)
     if data.bf16 is None and "bf16" not in data.skipped:
         missing.append("bf16 was not run")
     return [Finding("CF903", "error", "measured", text) for text in missing]
@@ -226,6 +233,40 @@ def _not_exercised(data: CodeData) -> list[Finding]:
 
 def _sum(data: CodeData, mode: str, kind: str) -> int:
     return sum(int(tally["accepted"][kind]) for tally in data.modes if tally["mode"] == mode)
+
+
+def _size(data: CodeData) -> tuple[int, int] | None:
+    """Prompts and tokens of the main experiment: the smallest that any mode had."""
+    main = [tally for tally in data.modes if tally["profile"] == "oracle" and tally["mode"] != "loop"]
+    sizes = [(tally["planned"], tally["tokens_planned"] // max(1, tally["planned"])) for tally in main]
+    return (min(p for p, _ in sizes), min(t for _, t in sizes)) if sizes else None
+
+
+def _reduced(data: CodeData) -> str:
+    size = _size(data)
+    if size is None or (size[0] >= FULL_RUN[0] and size[1] >= FULL_RUN[1]):
+        return ""
+    return f"reduced run: {size[0]} prompts x {size[1]} tokens; "
+
+
+def _too_small(data: CodeData) -> list[str]:
+    size = _size(data)
+    if size is None or (size[0] >= SMALLEST_RUN[0] and size[1] >= SMALLEST_RUN[1]):
+        return []
+    least = f"{SMALLEST_RUN[0]} prompts x {SMALLEST_RUN[1]} tokens"
+    return [f"{size[0]} prompts x {size[1]} tokens are too few to tell, {least} are needed"]
+
+
+def _slow_baseline(data: CodeData) -> list[str]:
+    """Speed-ups are against the tree's own plain path, which needs one forward per token and one for the prompt."""
+    plain = data.plain
+    if plain is None or not plain["tokens"]:
+        return []
+    # The forward of the prompt is left out, or short texts would look slow.
+    per_token = max(0, plain["forwards"] - plain["run"]) / plain["tokens"]
+    if per_token <= MOST_FORWARDS:
+        return []
+    return [f"the baseline runs {per_token:.3g} forwards per token: speed-ups would be overstated"]
 
 
 def _lengths(data: CodeData) -> list[str]:

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from compatfix.validate import stubs
-from compatfix.validate.tree_source import DRAFTS, loader_class, modules_to_import, parse_tree, scripts
+from compatfix.validate.tree_source import DRAFTS, imported_names, loader_class, modules_to_import, parse_tree, scripts
 
 MAX_STUBS = 40
 TARGET_NAMES = ("target", "target_model")
@@ -62,6 +62,7 @@ class LoadedTree:
     loader_place: str | None
     stubbed: tuple[str, ...]
     broken: dict[str, str]
+    not_judged: tuple[str, ...] = ()
 
     @property
     def has_runtime(self) -> bool:
@@ -78,7 +79,9 @@ def load_tree(root: Path) -> LoadedTree:
     tops = {file.module.split(".")[0] for file in files if file.module} | {"compatfix_runtime"}
     modules, stubbed = _import(root, [*wanted, *scripts(files, wanted)], tops)
     _check_homes(root, tops)
-    entries = list(_entries(modules))
+    used = imported_names(files)
+    # What the scripts run comes first; sorting keeps the order otherwise.
+    entries = sorted(_entries(modules), key=lambda entry: (entry.module, entry.name) not in used)
     chain = next((entry for entry in entries if entry.budget is None), None)
     tree = next((entry for entry in entries if entry.budget is not None), None)
     if chain is None and tree is None:
@@ -99,6 +102,7 @@ def load_tree(root: Path) -> LoadedTree:
         loader_place=loader[1] if loader else None,
         stubbed=stubbed,
         broken=broken,
+        not_judged=_not_judged(entries, [entry for entry in (chain, tree) if entry is not None]),
     )
 
 
@@ -206,6 +210,17 @@ def _entries(modules: list[ModuleType]) -> Iterator[Entry]:
             has = {"input_ids", "max_new_tokens", "stop_token_ids"} <= names
             if has and names & set(TARGET_NAMES) and names & set(DRAFT_NAMES):
                 yield Entry(name, module.__name__, value, frozenset(names))
+
+
+def _not_judged(entries: Sequence[Entry], chosen: Sequence[Entry]) -> tuple[str, ...]:
+    """Entry points that are neither run themselves nor named in the code of one that is."""
+    run = list(chosen)
+    for entry in run:
+        code = getattr(inspect.unwrap(entry.function), "__code__", None)
+        names = code.co_names if code else ()
+        run += [other for other in entries if other.name in names and other not in run]
+    functions = [entry.function for entry in run]
+    return tuple(f"{entry.module}.{entry.name}" for entry in entries if entry.function not in functions)
 
 
 def _draft_classes(modules: list[ModuleType]) -> Iterator[type]:

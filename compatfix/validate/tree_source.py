@@ -50,6 +50,18 @@ def scripts(files: list[SourceFile], wanted: list[str]) -> list[str]:
     ]
 
 
+def imported_names(files: list[SourceFile]) -> set[tuple[str, str]]:
+    """(module, name) of everything that a script takes from a module of the tree."""
+    return {
+        (node.module, alias.name)
+        for file in files
+        if _is_guarded(file)
+        for node in ast.walk(file.syntax)
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level
+        for alias in node.names
+    }
+
+
 def _is_guarded(file: SourceFile) -> bool:
     return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in file.syntax.body)
 

@@ -68,6 +68,16 @@ def clean_modules():
     modules, path = set(sys.modules), list(sys.path)
     yield
     for name in set(sys.modules) - modules:
-        if name.split(".")[0] in ("speculate", "draft", "model", "dflash", "ddtree", "benchmark", "compatfix_runtime"):
+        if name.split(".")[0] in (
+            "speculate",
+            "another",
+            "run",
+            "draft",
+            "model",
+            "dflash",
+            "ddtree",
+            "benchmark",
+            "compatfix_runtime",
+        ):
             del sys.modules[name]
     sys.path[:] = path

@@ -9,7 +9,7 @@ from compatfix.validate.tally import new_tally
 
 def tally(mode: str, profile: str = "oracle", **changes: Any) -> dict[str, Any]:
     made = new_tally(mode, profile, 24, 64)
-    made.update(run=24, same=24, tokens=24 * 64, features_checked=24, forwards=400)
+    made.update(run=24, same=24, tokens=24 * 64, features_checked=24, forwards=400, tokens_planned=24 * 64)
     made["accepted"] = {"full": 1, "partial": 9, "zero": 3}
     return {**made, **changes}
 

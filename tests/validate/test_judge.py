@@ -120,6 +120,10 @@ def test_what_is_wrong_fails(data, code, words):
         (broken(faults=[fault(str(i), caught=i != 3) for i in range(8)]), "CF902", "not seen: 3"),
         (broken(faults=[fault(str(i), applicable=i < 6) for i in range(8)]), "CF902", "only 6 faults"),
         (broken(modes=[]), "CF903", "no mode was run"),
+        (broken(subject={**GOOD.subject, "not_judged": ["old.generate"]}), "CF903", "not judged: old.generate"),
+        (broken(modes=[tally("chain", planned=7, run=7, tokens_planned=7 * 64)]), "CF903", "7 prompts x 64 tokens are"),
+        (broken(modes=[tally("chain", tokens_planned=24 * 15)]), "CF903", "24 prompts x 15 tokens are too few"),
+        (broken(plain=tally("plain", "none", forwards=2 * 24 * 64)), "CF903", "the baseline runs 1.98 forwards per"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -127,6 +131,13 @@ def test_what_is_not_known_is_undecided(data, code, words):
     verdict, findings = judge_code(data)
     assert verdict.status == "undecided"
     assert any(f.code == code and words in f.message for f in findings)
+
+
+def test_a_reduced_run_says_so():
+    small = tally("chain", planned=8, run=8, tokens_planned=8 * 32)
+    verdict, _ = judge_code(broken(modes=[small, tally("tree-32")]))
+    assert verdict.status == "passed"
+    assert verdict.reason.startswith("reduced run: 8 prompts x 32 tokens; ")
 
 
 def test_rounding_in_bf16_passes_and_is_told():

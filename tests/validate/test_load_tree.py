@@ -24,6 +24,19 @@ def test_entries_of_the_reference_tree_are_found_by_signature():
     assert tree.loader_place.startswith("benchmark.py:")
 
 
+def test_the_entry_point_that_the_scripts_import_is_run_and_others_are_named(variant):
+    root = variant()
+    (root / "another.py").write_text((root / "speculate.py").read_text())
+    assert load_tree(root).not_judged == ("speculate.chain_generate", "speculate.tree_generate")
+    names = "chain_generate, tree_generate"
+    script = f"from speculate import {names}\nif __name__ == '__main__':\n    print({names})\n"
+    (root / "run.py").write_text(script)
+    tree = load_tree(root)
+    assert (tree.chain.module, tree.tree.module) == ("speculate", "speculate")
+    assert tree.not_judged == ("another.chain_generate", "another.tree_generate")
+    assert load_tree(VENDOR).not_judged == ()
+
+
 def test_a_missing_module_is_stubbed_and_the_stub_is_taken_away(variant):
     tree = load_tree(variant())
     assert tree.stubbed == ("telemetry",)

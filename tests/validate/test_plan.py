@@ -23,7 +23,7 @@ def worker():
 
 def request(tree, **changes) -> ValidateRequest:
     target, draft = str(TARGETS / "qwen3-8b"), str(TARGETS / "qwen3-8b-dflash")
-    return ValidateRequest(str(tree), target, draft, prompts=6, tokens=24, budgets=(16,), **changes)
+    return ValidateRequest(str(tree), target, draft, prompts=8, tokens=24, budgets=(16,), **changes)
 
 
 def test_a_right_tree_passes_scope_code_and_nothing_else(variant, worker):
