@@ -118,7 +118,8 @@ def judge(
     except WorkerFailed as failure:
         return Report(kind, subject, findings=(failure.finding,), verdict=_all_unmeasured(failure.finding))
     scopes = tuple(_with_pairing(scope, standing) for scope in outcome.scopes)
-    findings = (*outcome.findings, *standing)
+    edited = _edited_runtime(root) if kind == "validate" else ()
+    findings = (*outcome.findings, *standing, *edited)
     return Report(
         kind,
         {**subject, **versions},
@@ -256,6 +257,14 @@ def _with_plan(report: Report, planned: PatchPlan, how: str) -> Report:
         verdict=Verdict(scopes),
         sections={**report.sections, "patch": patch},
     )
+
+
+def _edited_runtime(root: Path) -> tuple[Finding, ...]:
+    """The gate learns this from its plan; a validation makes none."""
+    from compatfix.rewrites.runtime_copy import own_runtime, plan_copy
+
+    refused = plan_copy(root, own_runtime()).refused
+    return () if refused is None else (refused,)
 
 
 def _with_pairing(scope: ScopeVerdict, standing: tuple[Finding, ...]) -> ScopeVerdict:

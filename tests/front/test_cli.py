@@ -243,6 +243,17 @@ def test_an_edited_runtime_is_an_error(compatfix, tree, edit):
         assert compatfix("patch", tree, "--check").code == 0
 
 
+def test_a_validation_knows_an_edited_runtime(compatfix, tree):
+    from compatfix.gating import _edited_runtime
+
+    assert _edited_runtime(tree) == ()
+    compatfix("patch", tree)
+    assert _edited_runtime(tree) == ()
+    file = tree / "compatfix_runtime" / "verification.py"
+    file.write_bytes(file.read_bytes() + b"# mine\n")
+    assert [(finding.code, finding.level) for finding in _edited_runtime(tree)] == [("CF915", "error")]
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])
 @pytest.mark.parametrize("option", ["--time-limit", "--memory-limit"])
 def test_limits_are_numbers_above_zero(compatfix, option, value):
