@@ -1,0 +1,84 @@
+"""Options that commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import click
+
+FORMATS = click.Choice(["text", "json", "md"])
+CODE_LIST_HELP = "Codes or names, separated by commas."
+
+
+def split_codes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Turns `CF201,absolute-crop` into codes of rules; a prefix such as CF2 means its whole family."""
+    if not value:
+        return ()
+    from compatfix.codes import lookup
+    from compatfix.rewrites import all_rules
+
+    known = [rule.code for rule in all_rules()]
+    codes: list[str] = []
+    for word in filter(None, (part.strip() for part in value.split(","))):
+        entry = lookup(word)
+        wanted = entry.code if entry else word.upper()
+        found = [code for code in known if code == wanted or (entry is None and code.startswith(wanted))]
+        if not found or not wanted.startswith("CF"):
+            raise click.BadParameter(f"no rule {word!r}; `compatfix rules` lists them")
+        codes.extend(found)
+    return tuple(codes)
+
+
+def split_budgets(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    try:
+        budgets = tuple(int(part) for part in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers such as 32,64") from None
+    if not budgets or min(budgets) < 1:
+        raise click.BadParameter("a tree budget is at least 1")
+    return budgets
+
+
+def split_sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[float, ...]:
+    try:
+        sizes = tuple(float(part) for part in value.split(",")) if value else ()
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of sizes in GB such as 48,48") from None
+    if any(not 0 < size < float("inf") for size in sizes):
+        raise click.BadParameter("a device has more than 0 GB")
+    return sizes
+
+
+def split_scopes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:
+    from compatfix.model import SCOPES
+
+    scopes = tuple(part.strip() for part in value.split(","))
+    for scope in scopes:
+        if scope not in SCOPES:
+            raise click.BadParameter(f"{scope!r} is not a scope; scopes are {', '.join(SCOPES)}")
+    return scopes
+
+
+def finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise click.BadParameter("a limit is a number above 0")
+    return value
+
+
+verbose_option = click.option("-v", "--verbose", is_flag=True, help="Everything that was found, and tracebacks.")
+format_option = click.option("--format", "form", type=FORMATS, default="text", show_default=True)
+draft_option = click.option("--draft", metavar="DIR", help="Directory of the draft model.")
+python_option = click.option(
+    "--python", metavar="EXE", help="Interpreter of the environment under test; needs torch and transformers."
+)
+time_option = click.option(
+    "--time-limit", callback=finite, type=float, default=600, show_default=True, help="Seconds per worker step."
+)
+memory_option = click.option(
+    "--memory-limit",
+    callback=finite,
+    type=float,
+    metavar="GB",
+    help="Memory a worker step may use; default: no limit.",
+)
+select_option = click.option("--select", callback=split_codes, help=f"Only these rules. {CODE_LIST_HELP}")
+ignore_option = click.option("--ignore", callback=split_codes, help=f"Not these rules. {CODE_LIST_HELP}")
+dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")
