@@ -115,6 +115,7 @@ def judge(
             inspection = _Inspection(process, target, draft, options)
             outcome = validate(process, request, on_step)
             versions, standing = process.versions, inspection.findings()
+            layout = inspection.layout()
     except WorkerFailed as failure:
         return Report(kind, subject, findings=(failure.finding,), verdict=_all_unmeasured(failure.finding))
     scopes = tuple(_with_pairing(scope, standing) for scope in outcome.scopes)
@@ -126,7 +127,7 @@ def judge(
         statements=_what_ran(versions, outcome.sections.get("validation", {})),
         findings=findings,
         verdict=Verdict(scopes),
-        sections=dict(outcome.sections),
+        sections={**outcome.sections, **({"cache": layout} if layout is not None else {})},
     )
 
 
@@ -186,6 +187,19 @@ class _Inspection:
         checked = run_checks(from_plain(Inspection, self._found))
         return tuple(finding for finding in checked if finding.code.startswith(STANDING))
 
+    def layout(self) -> dict[str, Any] | None:
+        """What each layer of the real config's cache keeps, and which ones the draft reads; None where unknown."""
+        cache = self._found["target"]["cache"] if self._found else None
+        if not cache or not cache["layers"]:
+            return None
+        draft = self._found["draft"]
+        return {
+            "class_name": cache["class_name"],
+            "layers": cache["layers"],
+            "states": self._found["target"]["states"],
+            "read_by_draft": draft["layer_ids"] if draft else [],
+        }
+
     def _run(self) -> None:
         limits: dict[str, Any] = {"time_limit": self._options.time_limit, "memory_limit": self._options.memory_limit}
         try:
@@ -244,12 +258,14 @@ def _with_plan(report: Report, planned: PatchPlan, how: str) -> Report:
     errors = [finding for finding in planned.unfixed if finding.level == "error"]
     if errors and code.status == "passed":
         code = replace(code, status="failed", reason=f"{len(errors)} places that break are left: {errors[0].message}")
-    if planned.ignored:
-        listed = ", ".join(f"{name} ({count})" for name, count in planned.ignored.items())
-        code = replace(code, reason=f"{code.reason} [rules left out: {listed}]")
+    for what, counts in (("rules left out", planned.ignored), ("exempt by a comment", planned.suppressed)):
+        if counts:
+            listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
+            code = replace(code, reason=f"{code.reason} [{what}: {listed}]")
     scopes = (code, *(scope for scope in report.verdict.scopes if scope.scope != "code"))
     fixes = [{"code": f.code, "place": str(f.location), "before": f.before, "after": f.after} for f in planned.fixes]
     patch = {"fixes": fixes, "copied": len(planned.copied), "ignored": to_plain(planned.ignored)}
+    patch["suppressed"] = to_plain(planned.suppressed)
     return replace(
         report,
         subject={**report.subject, "tree judged": how},

@@ -107,7 +107,7 @@ class PatchPlan:
     """What `patch` would do to a tree: edits by file, what it cannot fix and why, and the files it copies.
 
     `root` is the absolute path of the tree; paths in changes and findings are relative to it. `ignored` counts fixes
-    that were found and left out by `--select`/`--ignore`, by code.
+    that were found and left out by `--select`/`--ignore`, by code, `suppressed` those exempt by a comment in the code.
     """
 
     root: str
@@ -115,6 +115,7 @@ class PatchPlan:
     unfixed: tuple[Finding, ...] = ()
     copied: tuple[str, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
+    suppressed: Mapping[str, int] = field(default_factory=dict)
     files_seen: int = 0
 
     @property

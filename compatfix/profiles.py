@@ -37,12 +37,16 @@ class ClassProfile:
 
 @dataclass(frozen=True)
 class CacheProfile:
-    """The cache that the config gives. `kinds` counts layers: "linear", "full", "sliding", "hybrid", "none"."""
+    """The cache that the config gives. `kinds` counts layers: "linear", "full", "sliding", "hybrid", "none".
+
+    `layers` names the kind of each layer, in their order.
+    """
 
     class_name: str
     layer_classes: Mapping[str, int]
     kinds: Mapping[str, int]
     first: str
+    layers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

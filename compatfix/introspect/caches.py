@@ -55,7 +55,8 @@ def describe_cache(cache: Any, layer_types: tuple[str, ...] = ()) -> CacheProfil
     own = getattr(cache, "layers", None) is None
     kinds = [_kind_by_name(name) if own else layer_kind(layer) for name, layer in named]
     classes = Counter(name for name, _ in named)
-    return CacheProfile(type(cache).__name__, dict(classes), dict(Counter(kinds)), kinds[0] if kinds else "none")
+    first = kinds[0] if kinds else "none"
+    return CacheProfile(type(cache).__name__, dict(classes), dict(Counter(kinds)), first, tuple(kinds))
 
 
 def layer_kind(layer: Any) -> str:

@@ -33,6 +33,7 @@ class Result:
     changes: list[FileChange] = field(default_factory=list)
     unfixed: list[Finding] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
+    suppressed: dict[str, int] = field(default_factory=dict)
     imports_runtime: bool = False
 
 
@@ -60,9 +61,9 @@ def _rewrite(sources: Mapping[str, bytes], rules: Sequence[type[Rule]], selected
     stuck: set[str] = set()
     for number in range(_PASSES):
         files = _Files(now)
-        found, unfixed, ignored = _detect(files, rules, selected, package)
+        found, unfixed, ignored, suppressed = _detect(files, rules, selected, package)
         if number == 0:  # places are those of the files as they are on disk
-            result.ignored = ignored
+            result.ignored, result.suppressed = ignored, suppressed
             result.unfixed = [*files.broken, *unfixed]
         changed = False
         for path, items in found.items():
@@ -120,7 +121,7 @@ def broken_file(path: str, error: Exception) -> Finding:
 
 def _detect(
     files: _Files, rules: Sequence[type[Rule]], selected: set[str], package: str
-) -> tuple[dict[str, list[_Found]], list[Finding], dict[str, int]]:
+) -> tuple[dict[str, list[_Found]], list[Finding], dict[str, int], dict[str, int]]:
     sources = files.sources
     project = Project(sources, files.parse, package)
     awake = _load(project, files, rules)
@@ -130,6 +131,7 @@ def _detect(
     found: dict[str, list[_Found]] = {}
     unfixed: list[Finding] = []
     ignored: dict[str, int] = {}
+    suppressed: dict[str, int] = {}
     for module in project.modules():
         code = Code(module, roles, frozenset(selected))
         off = suppressions(sources[module.path])
@@ -138,7 +140,10 @@ def _detect(
         for node in _in_order(module):
             for rule in awake:
                 outcome = rule.visit(node, code)
-                if outcome is None or is_suppressed(rule.code, outcome.node, code.statement(node), off):
+                if outcome is None:
+                    continue
+                if is_suppressed(rule.code, outcome.node, code.statement(node), off):
+                    suppressed[rule.code] = suppressed.get(rule.code, 0) + 1
                     continue
                 if isinstance(outcome, Edit) and node in in_strings:
                     # Before Python 3.12 the places of expressions inside f-strings are not to be had.
@@ -151,7 +156,7 @@ def _detect(
                 else:
                     found.setdefault(module.path, []).append(_Found(type(rule), outcome))
                     break
-    return found, unfixed, ignored
+    return found, unfixed, ignored, suppressed
 
 
 def _load(project: Project, files: _Files, rules: Sequence[type[Rule]]) -> list[Rule]:

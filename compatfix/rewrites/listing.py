@@ -24,6 +24,9 @@ def render_plan(plan: PatchPlan) -> list[str]:
     if plan.ignored:
         listed = ", ".join(f"{code} ({count})" for code, count in plan.ignored.items())
         lines.append(f"left out by --select or --ignore: {listed}")
+    if plan.suppressed:
+        listed = ", ".join(f"{code} ({count})" for code, count in plan.suppressed.items())
+        lines.append(f"exempt by a comment in the code: {listed}")
     edited = sum(1 for change in plan.changes if change.path not in plan.copied)
     lines.append(f"{len(plan.fixes)} fixes in {edited} of {plan.files_seen} files, {len(plan.unfixed)} places left")
     return lines

@@ -65,6 +65,7 @@ def plan_rules(
         unfixed=tuple(unfixed),
         copied=copied,
         ignored=dict(sorted(result.ignored.items())),
+        suppressed=dict(sorted(result.suppressed.items())),
         files_seen=len(paths),
     )
 

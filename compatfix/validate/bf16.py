@@ -84,6 +84,7 @@ def compare_with_margins(
 
 def _new_row(mode: Mode) -> dict[str, Any]:
     numbers = {"run": 0, "same": 0, "tokens": 0, "forwards": 0, "lengths": [], "seconds_per_token": []}
+    numbers["stage_seconds"] = {}
     return {"mode": mode.name, **numbers, "differences": [], "error": None}
 
 
@@ -100,6 +101,8 @@ def _enter(
     row["tokens"] += len(run.tokens)
     row["forwards"] += run.watch.forwards
     row["lengths"] += run.lengths
+    for stage, spent in run.stage_times.items():
+        row["stage_seconds"][stage] = row["stage_seconds"].get(stage, 0.0) + spent
     row["seconds_per_token"].append(seconds / max(1, len(run.tokens)))
     expected = text.tokens[:tokens]
     if run.tokens == expected:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # As many differing prompts are enough to know that a mode is wrong; the rest would only cost time.
@@ -105,3 +106,14 @@ def mean_length(tally: Tally) -> float | None:
     """Mean number of tokens committed per round."""
     count = sum(tally["histogram"].values())
     return sum(int(k) * n for k, n in tally["histogram"].items()) / count if count else None
+
+
+def histogram(lengths: Iterable[int]) -> dict[str, int]:
+    """Rounds by the number of tokens committed, shortest first."""
+    return {str(length): count for length, count in sorted(Counter(lengths).items())}
+
+
+def per_position(lengths: Sequence[int]) -> list[float]:
+    """The share of rounds that accepted the drafted token at each position of the block, nearest first."""
+    longest = max(lengths, default=1)
+    return [round(sum(length > position for length in lengths) / len(lengths), 4) for position in range(1, longest)]

@@ -20,6 +20,7 @@ from compatfix.validate.bf16 import compare_with_margins
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
 from compatfix.validate.load_tree import TreeError, load_tree
 from compatfix.validate.plain import text_config
+from compatfix.validate.tally import histogram, per_position
 
 TEXTS = (
     "Write a Python function that returns the n-th Fibonacci number.",
@@ -115,6 +116,7 @@ def run_weights(bench: Bench, args: dict[str, Any], report: Callable[[str, int, 
 def _summarise(row: dict[str, Any]) -> None:
     lengths, times = row.pop("lengths"), row["seconds_per_token"]
     row["accepted_length"] = fmean(lengths) if lengths else None
+    row["histogram"], row["per_position"] = histogram(lengths), per_position(lengths)
     row["seconds_per_token"] = median(times) if times else None
     row["forwards_per_token"] = row["forwards"] / row["tokens"] if row["tokens"] else None
 

@@ -11,7 +11,7 @@ from compatfix.model import FileChange, Fix, Location, PatchPlan
 from compatfix.process import Worker
 from compatfix.validate.ladder import _rule_for, rung_of
 from compatfix.validate.plan import ValidateRequest, validate
-from compatfix.validate.tally import add_lengths, new_tally
+from compatfix.validate.tally import add_lengths, histogram, new_tally, per_position
 from tests.validate.conftest import TARGETS
 
 
@@ -80,3 +80,10 @@ def test_a_rung_that_runs_tells_accepted_lengths():
     rung = rung_of("plausible", ("CF201",), [tally])
     assert rung.status == "wrong"
     assert rung.message == "runs; 0 of 2 texts are those of plain decoding; accepted length (oracle draft): chain 1.33"
+
+
+def test_rounds_are_counted_by_length_and_by_position():
+    assert histogram([3, 1, 10, 3]) == {"1": 1, "3": 2, "10": 1}
+    assert list(histogram([10, 2])) == ["2", "10"]
+    assert per_position([3, 1, 4, 1]) == [0.5, 0.5, 0.25]
+    assert (histogram([]), per_position([]), per_position([1, 1])) == ({}, [], [])
