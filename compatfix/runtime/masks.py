@@ -8,28 +8,27 @@ import torch
 from torch import Tensor
 
 from .refusal import RuntimeRefusal
-from .trees import Tree
+from .trees import Tree, inspected
 
 # Additive masks hide with the smallest value of some dtype; nothing smaller in magnitude than this hides.
 HIDDEN = -1e4
 
 
-def read_tree(mask: Any, start: int, size: int) -> Tree:
+def read_tree(mask: Any, start: int, size: int, position_ids: Any = None) -> Tree:
     """The tree in the last `size` columns of the caller's mask; no mask means a chain.
 
     Refuses what is neither: a mask longer or shorter than the keys, values between visible and hidden, a hidden past,
-    or a visibility that is no tree.
+    or a visibility that is no tree. Refuses positions other than start + depth; rows of multi-axis positions (M-RoPE)
+    must rise with the depth. The host reads once, whatever the size.
     """
     if isinstance(mask, dict):
         mask = mask.get("full_attention")
-    if mask is None:
-        return Tree.chain(size)
-    if not isinstance(mask, Tensor):
+    if mask is not None and not isinstance(mask, Tensor):
         raise RuntimeRefusal(f"cannot read a tree from an attention mask of type {type(mask).__name__}")
-    if mask.ndim == 2:
-        if not bool((mask != 0).all()):
-            raise RuntimeRefusal("padding inside a block to verify: the 2D attention mask hides tokens")
-        return Tree.chain(size)
+    if position_ids is not None and position_ids.shape[-1] != size:
+        raise RuntimeRefusal(f"{position_ids.shape[-1]} positions for {size} tokens")
+    if mask is None or mask.ndim == 2:
+        return _read_chain(mask, start, size, position_ids)
     if mask.ndim != 4 or mask.shape[:3] != (1, 1, size):
         raise RuntimeRefusal(
             f"cannot read a tree from an attention mask of shape {tuple(mask.shape)}; "
@@ -47,29 +46,52 @@ def read_tree(mask: Any, start: int, size: int) -> Tree:
         clear = (visible | (rows <= HIDDEN)).all()
     else:
         raise RuntimeRefusal(f"a 4D attention mask must be bool or additive float, not {rows.dtype}")
+    of_nodes = visible[:, start:].clone()  # the caller may write the next tree into the same buffer
+    parents, malformed = inspected(of_nodes)
+    right = torch.stack([clear, visible[:, :start].all(), _rise(position_ids, of_nodes.sum(-1) - 1, start)])
     # One transfer for everything that the host must see.
-    seen = torch.cat([visible[:, start:].flatten(), visible[:, :start].all()[None], clear[None]]).cpu()
-    if not bool(seen[-1]):
+    told = torch.cat([parents, malformed.to(parents.dtype), right.to(parents.dtype)]).tolist()
+    clear_told, past_told, positions_told = told[-3:]
+    if not clear_told:
         raise RuntimeRefusal("malformed attention mask: values that neither show (0) nor hide (large and negative)")
-    if not bool(seen[-2]):
+    if not past_told:
         raise RuntimeRefusal("malformed tree mask: the past is not fully visible to every node")
-    return Tree.from_visibility(seen[:-2].view(size, size))
+    tree = Tree.seen(of_nodes, parents, told[:-3])
+    if not positions_told:
+        raise _other_positions(position_ids, tree, start)
+    return tree
 
 
-def check_positions(position_ids: Any, tree: Tree, start: int) -> None:
-    """Refuses positions other than start + depth. Rows of multi-axis positions (M-RoPE) must rise with the depth."""
+def _read_chain(mask: Any, start: int, size: int, position_ids: Any) -> Tree:
+    tree = Tree.chain(size)
+    if mask is None and position_ids is None:
+        return tree
+    device = (position_ids if mask is None else mask).device
+    all_seen = torch.ones((), dtype=torch.bool, device=device) if mask is None else (mask != 0).all()
+    seen, positioned = torch.stack([all_seen, _rise(position_ids, torch.arange(size, device=device), start)]).tolist()
+    if not seen:
+        raise RuntimeRefusal("padding inside a block to verify: the 2D attention mask hides tokens")
+    if not positioned:
+        raise _other_positions(position_ids, tree, start)
+    return tree
+
+
+def _rise(position_ids: Any, depths: Tensor, start: int) -> Tensor:
+    """() bool on the device of `depths` (N,): whether the positions are start + depth."""
     if position_ids is None:
-        return
-    positions = position_ids.detach().cpu().reshape(-1, position_ids.shape[-1])
-    depths = torch.tensor(tree.depths)
-    if positions.shape[1] != tree.size:
-        raise RuntimeRefusal(f"{positions.shape[1]} positions for {tree.size} tokens")
-    origin = positions[:, :1] if position_ids.ndim > 2 else torch.full((1, 1), start)
-    if not torch.equal(positions, (origin + depths).to(positions.dtype).expand_as(positions)):
-        raise RuntimeRefusal(
-            f"positions do not follow the tree: expected {start} + depth, got {positions[0].tolist()} "
-            f"for depths {list(tree.depths)}"
-        )
+        return torch.ones((), dtype=torch.bool, device=depths.device)
+    positions = position_ids.detach().to(depths.device).reshape(-1, position_ids.shape[-1])
+    # Each axis of an image prompt's positions has an origin of its own.
+    origin = positions[:, :1] if position_ids.ndim > 2 else start
+    right: Tensor = (positions == (origin + depths).to(positions.dtype)).all()
+    return right
+
+
+def _other_positions(position_ids: Any, tree: Tree, start: int) -> RuntimeRefusal:
+    positions = position_ids.reshape(-1, position_ids.shape[-1])[0].tolist()
+    return RuntimeRefusal(
+        f"positions do not follow the tree: expected {start} + depth, got {positions} for depths {list(tree.depths)}"
+    )
 
 
 def additive(mask: Any, dtype: torch.dtype) -> Any:
@@ -92,8 +114,7 @@ def tree_masks(config: Any, tree: Tree, start: int, dtype: torch.dtype, device: 
     chunk: Any = getattr(config, "attention_chunk_size", None)
     full = torch.ones(tree.size, start + tree.size, dtype=torch.bool, device=device)
     full[:, start:] = tree.on(device)
-    depths = torch.tensor(tree.depths, device=device)
-    at = start + depths
+    at = start + tree.depths_on(device)
     keys_at = torch.cat([torch.arange(start, device=device), at])
 
     def windowed() -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .caches import is_attention_only, store_every_token
 from .calls import Call, bind
-from .masks import additive, check_positions, read_tree
+from .masks import additive, read_tree
 from .plans import dtype_of, lock_of, plan_of
 from .refusal import RuntimeRefusal
 from .slots import Snapshot, check_complete, keep_tokens, length
@@ -106,8 +106,7 @@ def _verify(call: Call) -> Any:
         mask = additive(call.arguments.get("attention_mask"), dtype_of(target))
         return _guarded(call.changed(attention_mask=mask) if mask is not None else call, 0, None)[0]
     check_complete(cache)
-    tree = read_tree(call.arguments.get("attention_mask"), start, size)
-    check_positions(call.arguments.get("position_ids"), tree, start)
+    tree = read_tree(call.arguments.get("attention_mask"), start, size, call.arguments.get("position_ids"))
     block = Block(call, start, tree)
     output, record = _guarded(call, start, block)
     cache.__dict__[PENDING] = record

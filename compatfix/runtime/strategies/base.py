@@ -24,6 +24,8 @@ class Facts:
     mixers: Mixers
     config: Any
     dtype: torch.dtype
+    # Bytes that the states held during a verify may take beside the cache; None: no limit.
+    state_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Block:
         masks = tree_masks(facts.config, self.tree, self.start, facts.dtype, device)
         changes: dict[str, Any] = {"attention_mask": masks}
         if call.arguments.get("position_ids") is None:
-            changes["position_ids"] = (self.start + torch.tensor(self.tree.depths, device=device))[None]
+            changes["position_ids"] = (self.start + self.tree.depths_on(device))[None]
         return call.changed(**changes).forward()
 
 
@@ -94,6 +96,10 @@ class Strategy(ABC):
     @abstractmethod
     def obstacle(self, facts: Facts) -> str | None:
         """Why this strategy cannot work on this target, as far as can be told without running it."""
+
+    def forms(self, facts: Facts) -> Sequence[Strategy]:
+        """Every way that `run` may take on this target; each is measured before any is used."""
+        return (self,)
 
     @abstractmethod
     def run(self, facts: Facts, block: Block) -> tuple[Any, Record]:
