@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from .strategies import STRATEGIES, Facts, Strategy
 log = logging.getLogger(__name__)
 
 FORCED = "COMPATFIX_STRATEGY"
+STATE_BYTES = "COMPATFIX_STATE_BYTES"
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,19 @@ class Plan:
 _plans: weakref.WeakKeyDictionary[nn.Module, Plan] = weakref.WeakKeyDictionary()
 
 
-def prepare(target: nn.Module, strategy: str | None = None) -> dict[str, Any]:
+def prepare(target: nn.Module, strategy: str | None = None, memory_limit: int | None = None) -> dict[str, Any]:
     """Measures the strategies on `target` and chooses one; returns what `describe` does. Done once per model object.
 
     `strategy` (or the environment variable COMPATFIX_STRATEGY) names the only one to try; it is measured all the same.
+    `memory_limit` (or COMPATFIX_STATE_BYTES) bounds the bytes that states may take during a verify, beside those of the
+    cache itself. Tree forms hold none; mixer levels stays below by taking smaller steps through the tree; a strategy
+    that cannot stay below refuses the block before anything is changed.
     Raises RuntimeRefusal, with the numbers, where none agrees with plain decoding.
     """
+    if memory_limit is not None and memory_limit <= 0:
+        raise RuntimeRefusal(f"a memory_limit of {memory_limit} bytes leaves no room for a state")
     with lock_of(target):
-        plan_of(target, strategy)
+        plan_of(target, strategy, memory_limit)
     return describe(target)
 
 
@@ -83,6 +89,7 @@ def describe(target: nn.Module) -> dict[str, Any]:
         "noise_floor": plan.noise_floor,
         "fault": plan.fault,
         "windows_passed": plan.windows_passed,
+        "memory_limit": plan.facts.state_limit,
         "stateful_layers": sorted({mixer.layer for mixer in plan.facts.mixers.found}),
         "trials": [
             {"strategy": t.strategy, "accepted": t.accepted, "error": t.error, "reason": t.reason} for t in plan.trials
@@ -90,12 +97,18 @@ def describe(target: nn.Module) -> dict[str, Any]:
     }
 
 
-def plan_of(target: nn.Module, strategy: str | None = None) -> Plan:
+def plan_of(target: nn.Module, strategy: str | None = None, memory_limit: int | None = None) -> Plan:
     """The kept plan, or a new one where there is none, or the dtype, device or attention has changed since."""
     key = _key(target)
     plan = _plans.get(target)
-    if plan is None or plan.key != key or (strategy is not None and plan.forced != strategy):
-        plan = _measure(target, key, strategy or os.environ.get(FORCED) or None)
+    if (
+        plan is None
+        or plan.key != key
+        or (strategy is not None and plan.forced != strategy)
+        or (memory_limit is not None and plan.facts.state_limit != memory_limit)
+    ):
+        forced = strategy or os.environ.get(FORCED) or None
+        plan = _measure(target, key, forced, _state_bytes() if memory_limit is None else memory_limit)
         _plans[target] = plan
         log.info("%s", _line(target, plan))
     if plan.strategy is None:
@@ -111,7 +124,15 @@ def lock_of(target: nn.Module) -> Any:
         return locks.setdefault(target, threading.RLock())
 
 
-def _measure(target: nn.Module, key: tuple[Any, ...], forced: str | None) -> Plan:
+def _state_bytes() -> int | None:
+    """The limit that the environment sets."""
+    told = os.environ.get(STATE_BYTES) or None
+    if told is not None and (not told.isdecimal() or int(told) == 0):
+        raise RuntimeRefusal(f"{STATE_BYTES}={told!r} is no number of bytes; give a positive whole number, or unset it")
+    return None if told is None else int(told)
+
+
+def _measure(target: nn.Module, key: tuple[Any, ...], forced: str | None, state_limit: int | None) -> Plan:
     candidates = [strategy for strategy in STRATEGIES if forced in (None, strategy.name)]
     if not candidates:
         known = ", ".join(repr(strategy.name) for strategy in STRATEGIES)
@@ -120,6 +141,7 @@ def _measure(target: nn.Module, key: tuple[Any, ...], forced: str | None) -> Pla
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     with untouched(target):
         base = baseline(target, config, key[0])
+        base = replace(base, facts=replace(base.facts, state_limit=state_limit))
         chosen, trials = _try(candidates, base)
     return Plan(
         strategy=chosen,
@@ -150,7 +172,7 @@ def _try(candidates: list[Strategy], base: Baseline) -> tuple[Strategy | None, l
             trials.append(Trial(strategy.name, False, None, obstacle))
             continue
         try:
-            error = error_of(strategy, base)
+            error = max(error_of(form, base) for form in strategy.forms(base.facts))
         except Exception as raised:  # whatever a model raises under a strategy is a reason against it
             trials.append(Trial(strategy.name, False, None, f"{type(raised).__name__}: {raised}"))
             continue

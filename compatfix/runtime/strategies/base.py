@@ -13,6 +13,7 @@ from torch import Tensor
 from ..calls import Call
 from ..masks import tree_masks
 from ..mixers import Mixers
+from ..refusal import RuntimeRefusal
 from ..slots import keep_tokens, state_slots
 from ..trees import Tree
 
@@ -104,3 +105,12 @@ class Strategy(ABC):
     @abstractmethod
     def run(self, facts: Facts, block: Block) -> tuple[Any, Record]:
         """Verifies a block of two tokens or more: the target's output in node order, and the record to commit from."""
+
+
+def refuse_over(limit: int | None, name: str, needed: int) -> None:
+    """Refuses a block whose states take more than the limit, for strategies that cannot do with less."""
+    if limit is not None and needed > limit:
+        raise RuntimeRefusal(
+            f"{name} would hold {needed} bytes during this verify and the limit is {limit}: raise memory_limit "
+            "(COMPATFIX_STATE_BYTES), or verify fewer nodes"
+        )

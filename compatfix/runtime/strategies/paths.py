@@ -19,7 +19,7 @@ from ..calls import Call
 from ..refusal import RuntimeRefusal
 from ..slots import Slot, keep_tokens, state_slots, token_slots
 from ..trees import Tree
-from .base import Block, Facts, Record, Strategy
+from .base import Block, Facts, Record, Strategy, refuse_over
 
 Label = tuple[int, str]
 
@@ -33,6 +33,7 @@ class Paths(Strategy):
     def run(self, facts: Facts, block: Block) -> tuple[Any, Record]:
         cache, rows = block.cache, Rows.of(block.tree)
         committed = [(slot, slot.tensor) for slot in (*token_slots(cache), *state_slots(cache))]
+        refuse_over(facts.state_limit, self.name, rows.bytes_of([slot for slot, _ in committed], block.start))
         try:
             for slot, tensor in committed:
                 slot.put(_expanded(slot, tensor, rows.count))
@@ -85,6 +86,12 @@ class Rows:
     @property
     def width(self) -> int:
         return self.nodes.shape[1]
+
+    def bytes_of(self, slots: Sequence[Slot], start: int) -> int:
+        """What the rows' copies of a cache of `start` tokens take once their tokens are in it."""
+        of_states = sum(slot.tensor.nbytes for slot in slots if slot.token_axis is None)
+        of_tokens = sum(slot.tensor.nbytes for slot in slots if slot.token_axis is not None)
+        return self.count * (of_states + of_tokens * (start + self.width) // start)
 
     def call(self, call: Call, start: int) -> Call:
         """The call of all rows at once, under the model's own causal masks."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..slots import keep_tokens, state_slots, token_slots
 from ..trees import Tree
-from .base import Block, Facts, Record, StateRecord, Strategy
+from .base import Block, Facts, Record, StateRecord, Strategy, refuse_over
 
 Label = tuple[int, str]
 
@@ -24,6 +24,8 @@ class Steps(Strategy):
 
     def run(self, facts: Facts, block: Block) -> tuple[Any, Record]:
         tree, cache, start = block.tree, block.cache, block.start
+        held = 2 * tree.size * sum(slot.tensor.nbytes for slot in state_slots(cache))  # node by node, then stacked
+        refuse_over(facts.state_limit, self.name, held)
         committed = {slot.label: slot.tensor.clone() for slot in state_slots(cache)}
         states: list[dict[Label, Tensor]] = [{} for _ in range(tree.size)]
         columns: list[dict[Label, Tensor]] = [{} for _ in range(tree.size)]
