@@ -7,6 +7,7 @@ its own. `verify` a block, then `commit` the accepted path; see verification.py 
 from __future__ import annotations
 
 from .caches import new_cache
+from .hidden import used_by
 from .parts import attention, draft_logits, hidden_state, input_embeddings, synchronize
 from .plans import describe, prepare
 from .refusal import RuntimeRefusal
@@ -28,5 +29,6 @@ __all__ = [
     "prepare",
     "roll_back",
     "synchronize",
+    "used_by",
     "verify",
 ]

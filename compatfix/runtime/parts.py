@@ -49,7 +49,9 @@ def hidden_state(hidden_states: Sequence[Tensor | None] | None, index: int) -> T
         raise RuntimeRefusal(f"hidden state {index} was asked for, but the target returned {len(hidden_states)}")
     entry = hidden_states[index]
     if entry is None:
-        raise RuntimeRefusal(f"hidden state {index} is missing; pass output_hidden_states=True, not a list of layers")
+        raise RuntimeRefusal(f"hidden state {index} is missing: output_hidden_states asked for other entries only")
+    if not isinstance(hidden_states, tuple):
+        return entry
     first = next(state for state in hidden_states if state is not None)
     return entry.to(first.device)
 

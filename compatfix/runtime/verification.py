@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .caches import is_attention_only, store_every_token
 from .calls import Call, bind
+from .hidden import NarrowCall, NotCaptured, UsedBy, give_up, narrowed
 from .masks import additive, read_tree
 from .plans import dtype_of, lock_of, plan_of
 from .refusal import RuntimeRefusal
@@ -28,13 +29,20 @@ def verify(target: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
     A tree is read from the last N columns of a 4D mask; no mask is a chain. On an empty cache this is a prefill and
     nothing is recorded. A chain that is still pending is committed whole first. After an exception the cache is as it
-    was.
+    was. With `output_hidden_states=used_by(consumer)` only the hidden states that the consumer reads are kept.
     """
     call = bind(target, args, kwargs)
-    if call.cache is None or call.arguments.get("use_cache") is False:
-        return call.forward()
+    used = call.arguments.get("output_hidden_states")
+    if not isinstance(used, UsedBy):
+        return _checked(call)
     with lock_of(target):
-        return _verify(call)
+        narrow = narrowed(call, used)
+        while isinstance(narrow, NarrowCall):
+            try:
+                return narrow.whole(_checked(narrow))
+            except NotCaptured as reason:  # the cache is as it was: the same call can be made another way
+                narrow = give_up(narrow, reason)
+        return _checked(narrow)
 
 
 def commit(cache: Any, indices: Sequence[int] | Tensor) -> None:
@@ -89,6 +97,14 @@ class SingleRecord(Record):
     def keep(self, cache: Any, path: Sequence[int]) -> None:
         if not path:
             self.before.restore(cache)
+
+
+def _checked(call: Call) -> Any:
+    """The call, verified where it is given a cache; else a plain forward."""
+    if call.cache is None or call.arguments.get("use_cache") is False:
+        return call.forward()
+    with lock_of(call.target):
+        return _verify(call)
 
 
 def _verify(call: Call) -> Any:
