@@ -1,0 +1,1 @@
+"""What the benchmarks share, and some tests with them."""
