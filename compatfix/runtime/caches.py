@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import sys
@@ -12,20 +13,23 @@ from torch import nn
 from transformers import DynamicCache, cache_utils
 from transformers.cache_utils import DynamicLayer
 
-from .slots import state_slots
+from .slots import COUNT, holds_keys, state_slots, told_by_layers
 
 
 def new_cache(model_or_config: Any = None) -> Any:
     """An empty cache for a target, a draft or a config; without one, a plain DynamicCache.
 
     Layers with a window store the whole past (the mask does the windowing), so that rejected tokens can be taken back.
+    `get_seq_length()` of the cache is the number of its tokens, also where the library's class does not tell it.
     """
     if model_or_config is None:
         return DynamicCache()
     config = model_or_config.config if isinstance(model_or_config, nn.Module) else model_or_config
     own = _own_cache_class(model_or_config, config)
     if own is not None:
-        return _construct(own, model_or_config, _text_config(config))
+        cache = _construct(own, model_or_config, _text_config(config))
+        _tell(cache)
+        return cache
     if "config" not in inspect.signature(DynamicCache.__init__).parameters:
         return DynamicCache()
     cache = DynamicCache(config=config)
@@ -34,7 +38,8 @@ def new_cache(model_or_config: Any = None) -> Any:
 
 
 def store_every_token(cache: Any) -> None:
-    """Turns window layers that have lost nothing yet into layers that store every token."""
+    """Turns window layers that have lost nothing yet into layers that store every token, and lets the cache count."""
+    _tell(cache)
     layers = cache.__dict__.get("layers")
     for index, layer in enumerate(layers or []):
         if not isinstance(getattr(layer, "sliding_window", None), int) or hasattr(layer, "max_cache_len"):
@@ -62,6 +67,47 @@ def _full_length_layer(layer: Any) -> Any:
         return DynamicLayer()
     hybrid = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", None)
     return None if hybrid is None else hybrid(number_of_states=getattr(layer, "number_of_states", 1))
+
+
+def _tell(cache: Any) -> None:
+    """Gives `cache` a `get_seq_length` that tells how many tokens it holds, and mask sizes to match.
+
+    The library's caches ask layer 0, which in some classes keeps its states elsewhere (MiniMax): then a chain behind a
+    filled cache is masked as if it were a prompt. A cache whose layers keep states only is given a count of its own,
+    which each call of the target moves on.
+    """
+    if not isinstance(cache.__dict__.get("layers"), list) or getattr(cache, "_compatfix_tells", False):
+        return
+    try:
+        cache.get_seq_length()
+        if type(cache) is DynamicCache:
+            return
+    except ValueError:
+        if state_slots(cache):
+            return  # nobody counted what it holds; `length` will refuse
+        cache.__dict__[COUNT] = 0
+    cache.__class__ = _telling_class(type(cache))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _telling_class(cls: Any) -> Any:
+    class Telling(cls):  # type: ignore[misc]
+        _compatfix_tells = True
+
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            if layer_idx == 0:
+                return told_by_layers(self)
+            told: int = super().get_seq_length(layer_idx)
+            return told
+
+        def get_mask_sizes(self, query: Any, layer_idx: int) -> tuple[int, int]:
+            if layer_idx == 0:
+                layer_idx = next((i for i, layer in enumerate(self.layers) if holds_keys(layer)), 0)
+            sizes: tuple[int, int] = super().get_mask_sizes(query, layer_idx)
+            return sizes
+
+    Telling.__name__, Telling.__qualname__, Telling.__module__ = cls.__name__, cls.__qualname__, cls.__module__
+    return Telling
 
 
 def _text_config(config: Any) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .refusal import RuntimeRefusal
+from .slots import COUNT, length
 
 CACHE_NAMES = ("cache", "past_key_values", "past_key_value", "cache_params")
 # Wrappers whose forward takes anything; the names are those of what they wrap.
@@ -70,7 +71,23 @@ class Call:
         return self.changed(**changes)
 
     def forward(self) -> Any:
-        return self.target(**self.arguments)
+        """Calls the target.
+
+        Positions are told behind a filled cache, since not every model counts what it holds (Bamba), and the tokens
+        are counted on a cache that cannot.
+        """
+        call, cache = self, self.cache
+        if cache is None or self.arguments.get("use_cache") is False:
+            return self.target(**self.arguments)
+        if self.arguments.get("position_ids") is None and self.accepts("position_ids") and not _offset(self.target):
+            past = length(cache)
+            positions = torch.arange(past, past + self.size, device=self.tokens.device)[None]
+            call = self.changed(position_ids=positions) if past else self
+        output = self.target(**call.arguments)
+        count = cache.__dict__.get(COUNT)
+        if count is not None:
+            cache.__dict__[COUNT] = count + self.size
+        return output
 
 
 def bind(target: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -97,6 +114,11 @@ def bind(target: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
         arguments[own] = cache
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return Call(target, arguments, own, None if takes_any else frozenset(parameters))
+
+
+def _offset(target: Any) -> bool:
+    """Whether the target shifts positions by what it remembers of an image prompt; then they are left to it."""
+    return any(hasattr(part, "rope_deltas") for part in (target, getattr(target, "model", None)))
 
 
 def _parameters(target: nn.Module) -> Mapping[str, inspect.Parameter]:

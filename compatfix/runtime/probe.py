@@ -5,8 +5,8 @@ right on every version. Three numbers, all largest differences of logits:
 n  plain decoding against a prefill of the same tokens: what another shape of the computation alone changes. Never taken
    below the rounding of the dtype, eps · largest logit.
 f  the smallest change that a planted fault makes: states not rolled back, a sibling that leaked into the keys.
-e  the strategy against plain decoding: at every node of a small tree, and after commits of a whole path, of part of a
-   path and of nothing.
+e  the strategy against plain decoding: at every node of a small tree and of a chain, and after commits of a whole path,
+   of the deepest, of part of a path and of nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ TREE = Tree((-1, 0, 0, 1, 1, 2, 3))
 LEAVES = (4, 5, 6)
 # A path whose nodes are not neighbours in the block: the sibling 3 lies between.
 WHOLE, PART = (0, 1, 4), (0, 1)
+# The deepest path: strategies that keep whole rows treat it unlike all others. It is verified as a chain too.
+LONGEST = (0, 1, 3, 6)
 # Faults: behind this path, this node is left over while that node is decoded.
 LEFTOVERS = (((0, 1), 3, 4), ((0,), 1, 2), ((0, 1, 3), 4, 6), ((0, 2), 1, 5))
 PREFIX = 9
@@ -61,7 +63,7 @@ class Reference:
         self.nodes: list[int] = tokens[size : size + TREE.size]
         self.after: int = tokens[-1]
         self.at_node: dict[int, Tensor] = {}
-        self.after_whole: Tensor = torch.empty(0)
+        self.after_path: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def start(self) -> int:
@@ -113,8 +115,7 @@ def baseline(target: nn.Module, config: Any, dtype: torch.dtype) -> Baseline:
         cache, stepped = reference.follow(path)
         reference.at_node.update(zip(path, stepped, strict=True))
         stepped.append(reference.step(cache, reference.after, reference.start + len(path)))
-        if path == WHOLE:
-            reference.after_whole = stepped[-1]
+        reference.after_path[path] = stepped[-1]
         ids = [*reference.prefix, *(reference.nodes[node] for node in path), reference.after]
         _, at_once = reference.prefilled(ids)
         noise = max(noise, _difference(torch.stack(stepped), at_once[reference.start :]))
@@ -131,11 +132,12 @@ def error_of(strategy: Strategy, base: Baseline) -> float:
     reference, facts, start = base.reference, base.facts, base.reference.start
     error = 0.0
 
-    def verified(cache: Any) -> Any:
+    def verified(cache: Any, nodes: Sequence[int] = range(TREE.size), tree: Tree = TREE) -> Any:
         nonlocal error
-        call = reference.call(reference.nodes, [start + depth for depth in TREE.depths], cache)
-        output, record = strategy.run(facts, Block(call, start, TREE))
-        expected = torch.stack([reference.at_node[node] for node in range(TREE.size)])
+        tokens = [reference.nodes[node] for node in nodes]
+        call = reference.call(tokens, [start + depth for depth in tree.depths], cache)
+        output, record = strategy.run(facts, Block(call, start, tree))
+        expected = torch.stack([reference.at_node[node] for node in nodes])
         error = max(error, _difference(logits_of(output), expected))
         return record
 
@@ -145,11 +147,15 @@ def error_of(strategy: Strategy, base: Baseline) -> float:
 
     cache, _ = reference.prefilled()
     verified(cache).keep(cache, WHOLE)
-    then(cache, reference.after, start + len(WHOLE), reference.after_whole)
+    then(cache, reference.after, start + len(WHOLE), reference.after_path[WHOLE])
     cache, _ = reference.prefilled()
     verified(cache).keep(cache, ())
     verified(cache).keep(cache, PART)
     then(cache, reference.nodes[4], start + len(PART), reference.at_node[4])
+    cache, _ = reference.prefilled()
+    verified(cache, LONGEST, Tree.chain(len(LONGEST))).keep(cache, ())
+    verified(cache).keep(cache, LONGEST)
+    then(cache, reference.after, start + len(LONGEST), reference.after_path[LONGEST])
     return error
 
 
@@ -188,14 +194,14 @@ def _smallest_fault(reference: Reference) -> float:
         cache, _ = reference.follow((*path, leftover))
         clean, _ = reference.follow(path)
         expected = reference.at_node[node]
+        dirty = {slot.label: slot.tensor.clone() for slot in state_slots(cache)}
         if token_slots(cache):
-            dirty = {slot.label: slot.tensor.clone() for slot in state_slots(cache)}
             for slot in state_slots(cache):
                 slot.put(next(own.tensor for own in state_slots(clean) if own.label == slot.label).clone())
             in_keys.append(_difference(reference.step(cache, reference.nodes[node], position), expected))
+        if dirty:
             for slot in state_slots(clean):
                 slot.put(dirty[slot.label])
-        if state_slots(clean):
             in_states.append(_difference(reference.step(clean, reference.nodes[node], position), expected))
     return min((max(shown) for shown in (in_states, in_keys) if shown), default=0.0)
 

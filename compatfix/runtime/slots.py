@@ -25,7 +25,8 @@ TOKEN_AXES = {
     "indexer_position_ids": -1,
 }
 # Plain counters of stored tokens that some layers and caches keep beside their tensors.
-COUNTERS = ("cumulative_length", "_seen_tokens")
+COUNT = "_compatfix_count"  # this package's own, on caches that keep states only and count nothing
+COUNTERS = ("cumulative_length", "_seen_tokens", COUNT)
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,15 @@ def state_slots(cache: Any) -> list[Slot]:
 def length(cache: Any) -> int:
     """Number of tokens that the cache stands for."""
     try:
-        told = int(cache.get_seq_length())
+        told = int(cache.get_seq_length()) or told_by_layers(cache)
         # Some model-specific caches report the shape of a placeholder while they are empty.
         return told if told == 0 or token_slots(cache) or _any_state(cache) else 0
     except (AttributeError, ValueError, IndexError, TypeError):
         sizes = {_size(slot) for slot in token_slots(cache)}
         if len(sizes) > 1 or (not sizes and state_slots(cache)):
             raise RuntimeRefusal(
-                f"a {type(cache).__name__} does not tell how many tokens it holds; it cannot be rolled back"
+                f"a {type(cache).__name__} does not tell how many tokens it holds; it cannot be rolled back. "
+                "Make the cache with new_cache(target), and fill it through verify"
             ) from None
         return sizes.pop() if sizes else 0
 
@@ -129,6 +131,23 @@ class Snapshot:
             cache.__dict__["layers"] = layers
 
 
+def told_by_layers(cache: Any) -> int:
+    """The longest count that a layer tells, or this package's own where no layer keeps keys.
+
+    The library's caches ask their first layer only, which may be one that keeps its states elsewhere (MiniMax).
+    """
+    told: int = cache.__dict__.get(COUNT, 0)
+    for layer in cache.__dict__.get("layers") or []:
+        if holds_keys(layer):
+            told = max(told, int(layer.get_seq_length()))
+    return told
+
+
+def holds_keys(layer: Any) -> bool:
+    keys = getattr(layer, "keys", None)
+    return isinstance(keys, Tensor) and keys.ndim >= 3 and hasattr(layer, "get_seq_length")
+
+
 def _any_state(cache: Any) -> bool:
     return any(bool(slot.tensor.any()) for slot in state_slots(cache))
 
@@ -143,8 +162,9 @@ def _slots(cache: Any) -> Iterator[Slot]:
                 else:
                     for key in _tensor_keys(value):
                         yield from _slot(index, f"{name}.{key}", name, value, key)
-        return
     for name, value in list(cache.__dict__.items()):
+        if value is layers:
+            continue
         if isinstance(value, Tensor):
             yield from _slot(-1, name, name, cache.__dict__, name)
         else:

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 import compatfix.runtime as runtime
 
 from . import tiny
-from .blocks import Session, assert_same_tensors, target
+from .blocks import DEEP_WITH_SIBLINGS, Session, assert_same_tensors, target
 
 
 def filled(cache: Any, count: int = 6) -> Any:
@@ -51,6 +51,44 @@ def test_a_config_is_enough(kind: str) -> None:
     with torch.inference_mode():
         runtime.verify(model, session.prompt, past_key_values=session.cache)
     session.assert_holds([])
+
+
+def test_a_cache_that_keeps_states_only_counts_its_tokens() -> None:
+    model, ids = target("falcon_mamba"), tiny.tokens(11)
+    with pytest.raises(ValueError, match="only contain"):  # what the library's own cache says
+        DynamicCache(config=model.config).get_seq_length()
+    session = Session(model)
+    assert session.cache.get_seq_length() == session.start
+    session.verify(ids, DEEP_WITH_SIBLINGS)
+    assert session.cache.get_seq_length() == session.start + 11
+    runtime.commit(session.cache, [0, 1, 4])
+    assert session.cache.get_seq_length() == session.start + 3
+    session.verify_chain(ids[:4])
+    runtime.roll_back(session.cache, 3)
+    assert session.cache.get_seq_length() == session.start + 4
+
+
+def test_a_cache_that_nobody_counted_on_is_refused() -> None:
+    model = target("falcon_mamba")
+    cache = DynamicCache(config=model.config)
+    with torch.inference_mode():
+        tiny.cached(model, tiny.prompt(5), cache)
+        with pytest.raises(runtime.RuntimeRefusal, match=r"does not tell how many tokens it holds.*new_cache"):
+            runtime.verify(model, torch.tensor([[1, 2]]), past_key_values=cache)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["new_cache", "the library's"])
+def test_a_cache_whose_first_layer_holds_no_keys_tells_its_length_and_masks_chains_right(own: bool) -> None:
+    model, ids = target("minimax"), tiny.tokens(5)
+    cache = tiny.own_cache(model) if own else runtime.new_cache(model)
+    session = Session(model)
+    session.cache = cache
+    with torch.inference_mode():
+        runtime.verify(model, session.prompt, past_key_values=cache)
+    output = session.verify_chain(ids)
+    assert cache.get_seq_length() == session.start + 5
+    plain = tiny.full_logits(model, session.prompt[0].tolist() + ids)
+    torch.testing.assert_close(output.logits[0], plain[-5:], rtol=2e-4, atol=2e-4)
 
 
 def test_nothing_given_makes_a_plain_cache() -> None:

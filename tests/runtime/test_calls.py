@@ -34,6 +34,20 @@ def test_positional_arguments_are_named() -> None:
     assert cache.get_seq_length() == 6
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_positions_are_told_to_a_target_that_does_not_count_them(count: int) -> None:
+    model, ids = target("bamba"), tiny.tokens(3)[:count]
+    session = Session(model)
+    with torch.inference_mode():
+        own = tiny.own_cache(model)
+        tiny.cached(model, session.prompt, own)
+        left_to_it = model(torch.tensor([ids]), cache=own).logits[0]
+    output = session.verify_chain(ids)
+    plain = tiny.full_logits(model, session.prompt[0].tolist() + ids)[-count:]
+    assert float((left_to_it - plain).abs().max()) > 0.1
+    torch.testing.assert_close(output.logits[0], plain, rtol=2e-4, atol=2e-4)
+
+
 def test_embeddings_can_be_passed_instead_of_ids() -> None:
     session, ids = Session(target("qwen3_5")), tiny.tokens(3)
     with torch.inference_mode():

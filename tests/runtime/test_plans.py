@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import torch
 import compatfix.runtime as runtime
 from compatfix.runtime.strategies import Record
 from compatfix.runtime.strategies.gated_delta import GatedDeltaRecord
+from compatfix.runtime.strategies.paths import Rows
+from compatfix.runtime.trees import Tree
 
 from . import tiny
 from .blocks import DEEP_WITH_SIBLINGS, Session, target
@@ -68,6 +71,35 @@ def test_a_faulty_strategy_is_measured_and_the_next_one_taken(monkeypatch: pytes
     description = runtime.prepare(tiny.build("qwen3_5"))
     assert description["strategy"] == "mixer levels"
     assert "exceeds 4n" in description["trials"][1]["reason"]
+
+
+def test_a_fault_in_commits_of_the_deepest_path_alone_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = Rows.of
+
+    def swapped(tree: Tree) -> Rows:
+        rows = of(tree)
+        return replace(rows, whole={path: (row + 1) % rows.count for path, row in rows.whole.items()})
+
+    monkeypatch.setattr(Rows, "of", swapped)
+    with pytest.raises(runtime.RuntimeRefusal, match="exceeds 4n"):
+        runtime.prepare(tiny.build("qwen3_5"), "paths")
+
+
+def test_a_fault_in_chains_alone_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = Record.keep
+
+    def chains_stay(self: Record, cache: Any, path: Sequence[int]) -> None:
+        keep(self, cache, range(1) if self.tree.is_chain else path)
+
+    monkeypatch.setattr(Record, "keep", chains_stay)
+    with pytest.raises(runtime.RuntimeRefusal, match=r"mask:.*; paths:.*; steps:"):
+        runtime.prepare(tiny.build("qwen3"))
+
+
+def test_a_fault_is_planted_where_there_are_no_keys() -> None:
+    description = runtime.describe(target("falcon_mamba"))
+    assert description["strategy"] == tiny.STRATEGIES["falcon_mamba"][0]
+    assert description["fault"] > 1
 
 
 def test_a_refusal_when_nothing_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +189,9 @@ def test_the_rule_of_acceptance(
 
         def obstacle(self, facts: Any) -> None:
             return None
+
+        def forms(self, facts: Any) -> tuple[Any, ...]:
+            return (self,)
 
     monkeypatch.setattr(plans, "error_of", lambda strategy, base: error)
     noise = 0.02 if floor < 0.01 else 0.13

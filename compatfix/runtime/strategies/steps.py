@@ -48,6 +48,7 @@ class Steps(Strategy):
             slot.put(torch.cat([past, *(column[slot.label] for column in columns)], dim=slot.token_axis))
         for slot in state_slots(cache):
             slot.put(committed[slot.label])
+        keep_tokens(cache, start, range(tree.size))  # the counters
         stacked = {label: torch.cat([state[label] for state in states]) for label in committed}
         return _joined(outputs, block), StateRecord(start, tree, stacked)
 
