@@ -175,10 +175,7 @@ _TABLE = (
          "Weights, caches, states and hidden states are summed from the config for the given context.",
          "Loading or prefill ends in an out-of-memory error.",
          "shard over more devices, shorten the context, or quantise"),
-    Code("CF611", "all-hidden-states", "note", "a prefill keeps the hidden states of every layer",
-         "output_hidden_states=True returns one tensor per layer; the draft needs a few of them.",
-         "The memory of a long prefill is several times what is needed.",
-         "keep contexts short, or plan for the memory that the report shows"),
+    Code("CF611", "all-hidden-states", "note", "the hidden states of every layer are kept"),
     # -- CF7xx sampling and output
     Code("CF701", "mask-token-filter", "error", "emitted tokens that equal the mask token are dropped"),
     # -- CF9xx validation

@@ -115,8 +115,10 @@ def test_caches_and_crops_through_helpers() -> None:
         (
             "CF202",
             "target(input_ids=ids, past_key_values=big, output_hidden_states=True)",
-            "verify(target, input_ids=ids, past_key_values=big, output_hidden_states=True)",
+            "verify(target, input_ids=ids, past_key_values=big, "
+            "output_hidden_states=used_by(lambda states: states[2]))",
         ),
+        ("CF611", "True", "used_by(lambda states: states[2])"),
         (
             "CF202",
             "target(p, past_key_values=big, output_hidden_states=True)",
@@ -183,7 +185,7 @@ def test_a_target_whose_class_is_in_the_tree() -> None:
             "print(out.logits, out.hidden_states[1])\n",
         }
     )
-    assert {code for code, _, _ in made} == {"CF201", "CF202"}
+    assert {code for code, _, _ in made} == {"CF201", "CF202", "CF611"}
 
 
 def test_a_draft_that_returns_logits_is_still_a_draft() -> None:
@@ -200,6 +202,7 @@ def test_a_draft_that_returns_logits_is_still_a_draft() -> None:
         ("CF201", "DynamicCache()"),
         ("CF202", "big(ids, past_key_values=kv, output_hidden_states=True)"),
         ("CF203", "own.crop(4)"),
+        ("CF611", "True"),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compatfix.rewrites.rule import Rule
 from compatfix.rewrites.rules.absolute_crop import AbsoluteCrop
+from compatfix.rewrites.rules.all_hidden_states import AllHiddenStates
 from compatfix.rewrites.rules.attention_only_compaction import AttentionOnlyCompaction
 from compatfix.rewrites.rules.bare_dynamic_cache import BareDynamicCache
 from compatfix.rewrites.rules.cache_update_kwargs import CacheUpdateKwargs
@@ -28,5 +29,6 @@ RULES: tuple[type[Rule], ...] = (
     CudaSynchronize,
     FlashAttentionByName,
     SingleDeviceBuffers,
+    AllHiddenStates,
     MaskTokenFilter,
 )
