@@ -15,12 +15,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compatfix import __version__
+from compatfix.conclusion import conclusion, green, worst_at_least
 from compatfix.errors import UsageError
 from compatfix.gating import Patching, RuleChoice, ValidationOptions
-from compatfix.model import LEVELS, Finding, Level, PatchPlan, Report, Scope
+from compatfix.model import Finding, PatchPlan, Report
 
 if TYPE_CHECKING:
     from compatfix.process import OnStep
+
+__all__ = [
+    "apply_patch",
+    "blocking",
+    "conclusion",
+    "gate",
+    "green",
+    "inspect",
+    "plan_patch",
+    "tree_directory",
+    "undo",
+    "validate",
+    "worst_at_least",
+]
 
 CONTEXT = 32768
 TREE_BUDGET = 64
@@ -167,32 +182,6 @@ def undo(path: str | Path, *, force: bool = False) -> tuple[list[str], list[str]
 def blocking(plan: PatchPlan) -> tuple[Finding, ...]:
     """What a patch leaves that stands in the way: its errors and warnings, not its notes."""
     return tuple(finding for finding in plan.unfixed if finding.level != "note")
-
-
-def worst_at_least(report: Report, level: Level) -> bool:
-    """Whether the report has a finding of `level` or graver."""
-    limit = LEVELS.index(level)
-    return any(LEVELS.index(finding.level) <= limit for finding in report.findings)
-
-
-def green(report: Report, required: Sequence[Scope]) -> bool:
-    """Whether every required scope passed and no finding is an error. A report without a verdict is never green."""
-    errors = any(finding.level == "error" for finding in report.findings)
-    return report.verdict is not None and report.verdict.green(tuple(required)) and not errors
-
-
-def conclusion(report: Report, required: Sequence[Scope]) -> str:
-    """One line: whether the report is green for the required scopes, and if not, what keeps it from being so."""
-    if green(report, required):
-        return f"{report.kind}: green ({', '.join(required)} passed)"
-    reasons = []
-    if report.verdict is not None:
-        states = [report.verdict.of(scope) for scope in required]
-        reasons = [f"scope {state.scope} is {state.status}" for state in states if state.status != "passed"]
-    errors = sum(finding.level == "error" for finding in report.findings)
-    if errors:
-        reasons.append(f"{errors} error{'s' * (errors > 1)}")
-    return f"{report.kind}: red ({', '.join(reasons) or 'no verdict'})"
 
 
 def tree_directory(path: str | Path) -> Path:

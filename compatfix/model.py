@@ -70,6 +70,7 @@ class Finding:
     """Something that stands in the way, or that a reader should know.
 
     `fix` is a command or an edit that was checked to work, or None. `code` is an entry of `compatfix.codes.CODES`.
+    `known` findings stand in a baseline: they are shown and do not count.
     """
 
     code: str
@@ -79,6 +80,7 @@ class Finding:
     location: Location | None = None
     fix: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
+    known: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ class Report:
 
     `kind` is "inspect", "patch", "validate" or "gate". `sections` holds the measured tables by name ("losslessness",
     "faults", "bf16", "benchmark", "ladder", …) as JSON; their shapes are described in docs/report-schema.md.
+    `required` are the scopes that had to pass; findings of level `fail_on` or graver count.
     """
 
     kind: str
@@ -174,3 +177,5 @@ class Report:
     started: str = ""
     seconds: float = 0.0
     schema: int = SCHEMA_VERSION
+    required: tuple[Scope, ...] = ()
+    fail_on: Level = "error"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -30,6 +31,19 @@ def to_plain(value: Any) -> Any:
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(to_plain(value), indent=indent, ensure_ascii=False)
+
+
+def to_finite_json(value: Any, *, indent: int | None = None) -> str:
+    """The same as a file for any reader: JSON has no NaN and no infinity, so they become null."""
+    return json.dumps(_finite(to_plain(value)), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def from_plain(cls: type[T], data: Any) -> T:

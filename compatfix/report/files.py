@@ -8,20 +8,22 @@ from pathlib import Path
 
 from compatfix.errors import UsageError
 from compatfix.model import Report
+from compatfix.report.html import to_html
 from compatfix.report.markdown import to_markdown
-from compatfix.serial import to_json
+from compatfix.serial import to_finite_json
 
 
 def write_report(report: Report, directory: Path) -> Path:
-    """Writes report.json and report.md under `directory`/<name of the run> and names it in latest.txt.
+    """Writes report.json, report.md and report.html under `directory`/<name of the run> and names it in latest.txt.
 
     Returns the run's directory. Raises UsageError when the directory cannot be written.
     """
     stamp = re.sub(r"[^0-9T]", "", report.started)[:15] or "report"
     try:
         run = _fresh(directory, f"{stamp}-{report.kind}")
-        (run / "report.json").write_text(to_json(report, indent=2) + "\n", encoding="utf-8")
-        (run / "report.md").write_text(to_markdown(report), encoding="utf-8")
+        for name, text in texts_of(report).items():
+            # A path that is not UTF-8 has lone surrogates: spelled out, and in JSON still what they were.
+            (run / name).write_text(text, encoding="utf-8", errors="backslashreplace")
         pointer = directory / "latest.txt"
         draft = directory / f".latest-{os.getpid()}"
         draft.write_text(f"{run.name}\n", encoding="utf-8")
@@ -29,6 +31,15 @@ def write_report(report: Report, directory: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write the report under {directory}: {error.strerror or error}") from error
     return run
+
+
+def texts_of(report: Report) -> dict[str, str]:
+    """Every file of a run's directory by name."""
+    return {
+        "report.json": to_finite_json(report, indent=2) + "\n",
+        "report.md": to_markdown(report),
+        "report.html": to_html(report),
+    }
 
 
 def _fresh(directory: Path, name: str) -> Path:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
+from compatfix.conclusion import headline
 from compatfix.model import Finding, Report, Statement
+from compatfix.report.plaintext import one_line, visible
 from compatfix.report.tables import Table, tables
 
 MARKS = {"passed": "✅", "failed": "❌", "undecided": "❔", "unmeasured": "⬜"}
@@ -18,9 +21,10 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"# compatfix {report.kind}"
     yield ""
     for name, value in report.subject.items():
-        yield f"- {name}: `{value}`"
+        yield f"- {escape(name)}: {code(value)}"
     yield f"- compatfix {report.version}, {report.started}, {report.seconds:.0f} s"
     if report.verdict is not None:
+        yield from ("", escape(headline(report)[1]))
         yield from _verdict(report)
     if report.findings:
         yield from _findings(report.findings)
@@ -31,7 +35,7 @@ def _lines(report: Report) -> Iterator[str]:
     if report.answers:
         yield from _answers(report)
     if report.next_step:
-        yield from ("", "## Next", "", f"`{report.next_step}`")
+        yield from ("", "## Next", "", code(report.next_step))
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -46,10 +50,11 @@ def _verdict(report: Report) -> Iterator[str]:
 def _findings(findings: Iterable[Finding]) -> Iterator[str]:
     yield from ("", "## Findings", "")
     for finding in findings:
-        place = f" `{finding.location}`" if finding.location else ""
-        yield f"- **{finding.code}** {finding.level}, {finding.evidence}{place}: {escape(finding.message)}"
+        place = f" {code(finding.location)}" if finding.location else ""
+        known = ", known" if finding.known else ""
+        yield f"- **{finding.code}** {finding.level}{known}, {finding.evidence}{place}: {escape(finding.message)}"
         if finding.fix:
-            yield f"  - fix: `{finding.fix}`"
+            yield f"  - fix: {code(finding.fix)}"
 
 
 def _statements(statements: Iterable[Statement]) -> Iterator[str]:
@@ -57,7 +62,7 @@ def _statements(statements: Iterable[Statement]) -> Iterator[str]:
     for statement in statements:
         if statement.topic != topic:
             topic = statement.topic
-            yield from ("", f"## {topic.capitalize()}", "")
+            yield from ("", f"## {escape(topic.capitalize())}", "")
         yield f"- {escape(statement.text)} *({statement.evidence})*"
 
 
@@ -70,8 +75,8 @@ def _answers(report: Report) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield from ("", f"## {table.title}", "")
-    yield "| " + " | ".join(table.columns) + " |"
+    yield from ("", f"## {escape(table.title)}", "")
+    yield "| " + " | ".join(map(escape, table.columns)) + " |"
     yield "|" + "---|" * len(table.columns)
     for row in table.rows:
         yield "| " + " | ".join(escape(cell) for cell in row) + " |"
@@ -79,8 +84,17 @@ def _table(table: Table) -> Iterator[str]:
         yield from ("", escape(table.note))
 
 
+def code(text: object) -> str:
+    """A code span; its fence is longer than any run of backticks in the text."""
+    shown = one_line(text)
+    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    pad = " " if len(fence) > 1 else ""
+    return f"{fence}{pad}{shown}{pad}{fence}"
+
+
 def escape(text: str) -> str:
     """Keeps code and paths from being read as Markdown or HTML."""
+    text = visible(text)
     for mark in ("\\", "|", "*", "_", "<", "[", "`"):
         text = text.replace(mark, "\\" + mark)
     return text.replace("\n", " ")
