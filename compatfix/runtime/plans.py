@@ -108,7 +108,9 @@ def plan_of(target: nn.Module, strategy: str | None = None, memory_limit: int | 
         or (memory_limit is not None and plan.facts.state_limit != memory_limit)
     ):
         forced = strategy or os.environ.get(FORCED) or None
-        plan = _measure(target, key, forced, _state_bytes() if memory_limit is None else memory_limit)
+        if memory_limit is None:
+            memory_limit = _state_bytes() if plan is None else plan.facts.state_limit
+        plan = _measure(target, key, forced, memory_limit)
         _plans[target] = plan
         log.info("%s", _line(target, plan))
     if plan.strategy is None:
