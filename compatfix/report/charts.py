@@ -90,7 +90,7 @@ def _of_modes(name: str, section: Mapping[str, Any]) -> Iterator[Chart]:
             ),
             Table(
                 "Accepted length",
-                ("mode", "accepted length", "rounds", "target forwards/token"),
+                ("mode", "accepted length", "rounds", "forwards/token"),
                 tuple(
                     (row["mode"], _two(row["accepted_length"]), _count(row), _two(row.get("forwards_per_token")))
                     for row in known

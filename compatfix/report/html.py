@@ -154,7 +154,7 @@ def _table(table: Table) -> tuple[str, str]:
     head = "".join(f'<th scope="col"{_class(k)}>{_t(c)}</th>' for c, k in zip(table.columns, kinds, strict=True))
     body = "".join(
         "<tr>"
-        + f'<th scope="row">{_t(row[0])}</th>'
+        + f'<th scope="row"{_class("short" if len(row[0]) <= 24 else "")}>{_t(row[0])}</th>'
         + "".join(f"<td{_class(k)}>{_t(cell)}</td>" for cell, k in zip(row[1:], kinds[1:], strict=True))
         + "</tr>"
         for row in rows

@@ -129,6 +129,7 @@ figure caption{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:
 th,td{text-align:left;vertical-align:top;padding:.2rem .9rem .2rem 0;border-bottom:1px solid var(--rule)}
 thead th{color:var(--muted);font-weight:600;border-bottom-color:var(--axis);white-space:nowrap}
 tbody th{font-weight:500}
+th.short{white-space:nowrap}
 td.number,th.number{text-align:right;white-space:nowrap}
 td.prose{min-width:14rem;overflow-wrap:anywhere}
 figure td.prose{min-width:8rem}

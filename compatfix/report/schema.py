@@ -1,0 +1,240 @@
+"""The JSON Schema of report.json, made from the dataclasses; the shapes of the sections are written down here."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, Union
+
+from compatfix.model import SCHEMA_VERSION, Report
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def report_schema() -> Schema:
+    """The schema of version SCHEMA_VERSION. New fields may come without a new version, so unknown ones are allowed."""
+    definitions: dict[str, Schema] = {}
+    _define(Report, definitions)
+    definitions |= _SHAPES
+    report = definitions.pop("Report")
+    report["properties"]["schema"] = {"const": SCHEMA_VERSION}
+    report["properties"]["sections"] = {"type": "object", "properties": _SECTIONS}
+    report["required"] = [*report["required"], "version", "started", "schema"]
+    head = {"$schema": DIALECT, "$id": f"urn:compatfix:report:{SCHEMA_VERSION}", "title": "A report of compatfix"}
+    return {**head, **report, "$defs": dict(sorted(definitions.items()))}
+
+
+def _define(kind: type, definitions: dict[str, Schema]) -> None:
+    if kind.__name__ in definitions:
+        return
+    definitions[kind.__name__] = {}
+    hints = typing.get_type_hints(kind)
+    known = [f for f in fields(kind) if f.init]
+    definitions[kind.__name__] = {
+        "type": "object",
+        "description": " ".join((kind.__doc__ or "").split("\n\n")[0].split()),
+        "properties": {f.name: _schema(hints[f.name], definitions) for f in known},
+        "required": [f.name for f in known if f.default is MISSING and f.default_factory is MISSING],
+    }
+
+
+def _schema(hint: Any, definitions: dict[str, Schema]) -> Schema:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if is_dataclass(hint):
+        assert isinstance(hint, type)
+        _define(hint, definitions)
+        return _ref(hint.__name__)
+    if origin is Literal:
+        return {"enum": list(args)}
+    if origin in (Union, types.UnionType):
+        return {"anyOf": [_schema(arg, definitions) for arg in args]}
+    if origin is tuple:
+        return _list(_schema(args[0], definitions))
+    if origin is Mapping or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return _map(_schema(args[1], definitions))
+    return dict(_PLAIN[hint])
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _object(properties: Schema, *optional: str) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+    }
+
+
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+# What is no finite number is written as null.
+_NUMBER: Schema = {"type": ["number", "null"]}
+_NAME: Schema = {"type": ["string", "null"]}
+_ANY_OBJECT: Schema = {"type": ["object", "null"]}
+_PLAIN: dict[Any, Schema] = {
+    str: _TEXT,
+    int: {"type": "integer"},
+    bool: {"type": "boolean"},
+    float: _NUMBER,
+    type(None): {"type": "null"},
+}
+_RAISED: Schema = {
+    "anyOf": [{"type": "null"}, _object({"type": _TEXT, "message": _TEXT, "place": _ANY_OBJECT}, "place")]
+}
+_HISTOGRAM = {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": _COUNT}
+_SHARES = _list({"type": "number", "minimum": 0, "maximum": 1})
+
+_SHAPES: dict[str, Schema] = {
+    "Difference": _object(
+        {
+            "prompt": _COUNT,
+            "index": _COUNT,
+            "got": {"type": ["integer", "null"]},
+            "expected": {"type": ["integer", "null"]},
+            "margin": _NUMBER,
+            "behind": _NUMBER,
+            "kind": {"enum": ["rounding", "corruption"]},
+            "state": _ANY_OBJECT,
+        },
+        "behind",
+        "kind",
+        "state",
+    ),
+    "Tally": _object(
+        {
+            "mode": _TEXT,
+            "profile": _TEXT,
+            "planned": _COUNT,
+            "run": _COUNT,
+            "same": _COUNT,
+            "tokens": _COUNT,
+            "rounds": _COUNT,
+            "forwards": _COUNT,
+            "histogram": _HISTOGRAM,
+            "per_position": _list(_COUNT),
+            "accepted": _object({"full": _COUNT, "partial": _COUNT, "zero": _COUNT}),
+            "stage_times": _map({"type": "number"}),
+            "nodes": _object({"largest": _NUMBER, "nodes": _COUNT, "wrong_argmax": _COUNT, "bad": _ANY_OBJECT}),
+            "differences": _list(_ref("Difference")),
+            "error": _RAISED,
+        }
+    ),
+    "Compared": _object(
+        {
+            "mode": _TEXT,
+            "run": _COUNT,
+            "same": _COUNT,
+            "tokens": _COUNT,
+            "forwards": _COUNT,
+            "differences": _list(_ref("Difference")),
+            "error": _RAISED,
+            "accepted_length": _NUMBER,
+            "forwards_per_token": _NUMBER,
+            "speed_up": _NUMBER,
+            "histogram": _HISTOGRAM,
+            "per_position": _SHARES,
+            "stage_seconds": _map({"type": "number"}),
+        },
+        *("accepted_length", "forwards_per_token", "speed_up", "histogram", "per_position", "stage_seconds"),
+    ),
+    "BenchmarkRow": _object(
+        {
+            "mode": _TEXT,
+            "prompts": _COUNT,
+            "tokens": _COUNT,
+            "rounds": _COUNT,
+            "accepted_length": _NUMBER,
+            "histogram": _HISTOGRAM,
+            "per_position": _SHARES,
+            "forwards": _COUNT,
+            "forwards_per_token": _NUMBER,
+            "error": _NAME,
+            "stage_seconds": _map({"type": "number"}),
+            "stage_shares": _map({"type": "number"}),
+        }
+    ),
+    "Fault": _object(
+        {
+            "name": _TEXT,
+            "what": _TEXT,
+            "mode": _TEXT,
+            "applicable": {"type": "boolean"},
+            "caught": {"type": "boolean"},
+            "by": _TEXT,
+        },
+        "by",
+    ),
+    "Rung": _object(
+        {
+            "title": _TEXT,
+            "codes": _list(_TEXT),
+            "status": {"enum": ["raised", "wrong", "lossless"]},
+            "message": _TEXT,
+            "place": _ANY_OBJECT,
+            "accepted": {"anyOf": [{"type": "null"}, _map(_NUMBER)]},
+            "next_code": _NAME,
+        }
+    ),
+    "WithMargins": _object(
+        {
+            "dtype": _TEXT,
+            "prompts": _COUNT,
+            "tokens": _COUNT,
+            "noise": _NUMBER,
+            "modes": _list(_ref("Compared")),
+            "device": _TEXT,
+        },
+        "device",
+    ),
+}
+
+_SECTIONS: dict[str, Schema] = {
+    "inspection": {"type": "object"},
+    "patch": _object(
+        {
+            "fixes": _list(_object({"code": _TEXT, "place": _TEXT, "before": _TEXT, "after": _TEXT})),
+            "copied": _COUNT,
+            "ignored": _map(_COUNT),
+            "suppressed": _map(_COUNT),
+        },
+        "suppressed",
+    ),
+    "validation": _object({"prompts": _COUNT, "tokens": _COUNT, "budgets": _list(_COUNT)}),
+    "losslessness": _object(
+        {
+            "references": _list(_object({"index": _COUNT, "disagreements": {"type": "array"}, "noise": _NUMBER})),
+            "plain": {"anyOf": [{"type": "null"}, _ref("Tally")]},
+            "modes": _list(_ref("Tally")),
+            "exercised": _map(_map(_COUNT)),
+        }
+    ),
+    "faults": _list(_ref("Fault")),
+    "bf16": _ref("WithMargins"),
+    "weights": _ref("WithMargins"),
+    "benchmark": _object({"label": _TEXT, "rows": _list(_ref("BenchmarkRow"))}),
+    "ladder": _list(_ref("Rung")),
+    "cache": _object(
+        {
+            "class_name": _TEXT,
+            "layers": _list(_TEXT),
+            "states": _ANY_OBJECT,
+            "read_by_draft": _list({"type": "integer"}),
+        }
+    ),
+    "baseline": _object({"file": _TEXT, "known": _COUNT, "gone": _list({"type": "object"})}),
+}
