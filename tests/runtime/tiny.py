@@ -57,6 +57,9 @@ def _shaken(model: Any, seed: int) -> Any:
             elif parameter.ndim == 2:
                 gain = 1.3 if "embed" in name else (3.9 if "lm_head" in name else 1.3) / math.sqrt(parameter.shape[-1])
                 parameter.copy_(noise * gain)
+            elif parameter.ndim == 3 and parameter.shape[1] > 1:
+                # Experts. Larger ones drown what the other layers say, and with it every fault in a state.
+                parameter.copy_(noise * 1.3 / math.sqrt(parameter.shape[-1]))
             elif parameter.ndim > 2:
                 parameter.copy_(noise * 0.5)
     return model
