@@ -6,7 +6,7 @@ import inspect
 import json
 import random
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,10 @@ class Bench:
         salt: int = 0,
         keep_logits: bool = False,
         tamper: Tamper | None = None,
+        sampler: Mapping[str, float] | None = None,
     ) -> Run:
-        """Generates once. `profile` None leaves the draft as it is: the random draft."""
+        """Generates once. `profile` None leaves the draft as it is: the random draft. `sampler` holds temperature and
+        what goes with it, by parameter name; without it decoding is greedy."""
         mask = self.mask if mask is None else mask
         if profile is not None:
             self.oracle.start(profile, prompt, reference, frozenset({mask}), salt)
@@ -140,7 +142,8 @@ class Bench:
         input_ids = torch.tensor([list(prompt)], device=next(self.target.parameters()).device)
         try:
             with self.watch.installed():
-                result = self._call(mode, input_ids, tokens, None if stops is None else list(stops), mask)
+                stopping = None if stops is None else list(stops)
+                result = self._call(mode, input_ids, tokens, stopping, mask, sampler or {})
         except Exception as error:
             run.error = describe(self.tree.root, error, self.watch.owners())
             return run
@@ -156,14 +159,25 @@ class Bench:
         run.recomputed = self.oracle.recomputed if profile is not None else 0
         return run
 
-    def _call(self, mode: Mode, input_ids: Tensor, tokens: int, stops: list[int] | None, mask: int) -> Any:
+    def entry_point(self, mode: Mode) -> tuple[Callable[..., Any], frozenset[str]]:
+        """The function that generates in this mode, and the names of its parameters."""
         if mode.kind == "loop":
             assert self.tree.loop is not None
             function = getattr(self.draft, self.tree.loop)
-            names = frozenset(inspect.signature(function).parameters)
-        else:
-            entry = self._entry(mode)
-            function, names = entry.function, entry.parameters
+            return function, frozenset(inspect.signature(function).parameters)
+        entry = self._entry(mode)
+        return entry.function, entry.parameters
+
+    def _call(
+        self,
+        mode: Mode,
+        input_ids: Tensor,
+        tokens: int,
+        stops: list[int] | None,
+        mask: int,
+        sampler: Mapping[str, float],
+    ) -> Any:
+        function, names = self.entry_point(mode)
         given: dict[str, Any] = {
             "input_ids": input_ids,
             "mask_token_id": mask,
@@ -172,6 +186,7 @@ class Bench:
             "stop_token_ids": stops,
             "temperature": 0.0,
             "return_stats": True,
+            **sampler,
             **dict.fromkeys(TARGET_NAMES, self.target),
             **dict.fromkeys(DRAFT_NAMES, self.draft),
             **dict.fromkeys(BUDGET_NAMES, mode.budget),

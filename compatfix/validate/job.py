@@ -1,7 +1,8 @@
 """The worker's side: one task of a validation in one fork, JSON in and JSON out.
 
 Tasks: "losslessness" (a share of the prompts), "situations", "faults", "bf16", "smoke" (a rung of the ladder),
-"weights". The front runs several of them side by side and puts their results together.
+"weights", "sampling" (a share of the modes). The front runs several of them side by side and puts their results
+together.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import torch
 
 from compatfix.introspect.classes import NoClass
 from compatfix.introspect.tiny import TinyError
-from compatfix.validate import bf16, faults, losslessness, situations, weights
+from compatfix.validate import bf16, faults, losslessness, sampled, situations, weights
 from compatfix.validate.bench import Bench, Mode, build_bench
+from compatfix.validate.judge_sampling import ALARM, MODES
 from compatfix.validate.load_tree import TreeError
 from compatfix.validate.oracle import ORACLE
 from compatfix.validate.plain import text_config
 from compatfix.validate.references import make_reference
+from compatfix.validate.sampler import Sampler
 from compatfix.validate.tally import new_tally
 
 
@@ -82,6 +85,13 @@ def _bf16(bench: Bench, args: Args, progress: Progress) -> dict[str, Any]:
     return bf16.run_bf16(bench, modes, args["prompts"], args["tokens"], progress)
 
 
+def _sampling(bench: Bench, args: Args, progress: Progress) -> dict[str, Any]:
+    modes = sampled.modes_of(bench, args["budgets"])[args["share"] :: args["shares"]]
+    sampler = Sampler(args["temperature"], args["top_p"], args["top_k"])
+    found = sampled.run_sampling(bench, modes, sampler, args["texts"], ALARM / MODES, progress)
+    return {"sampler": str(sampler), **found}
+
+
 def _smoke(bench: Bench, args: Args, progress: Progress) -> dict[str, Any]:
     """A few prompts in every mode, to the first exception: the experience of whoever starts the code."""
     modes: list[Mode] = bench.modes(args["budgets"][:1])
@@ -105,6 +115,7 @@ TASKS: dict[str, Callable[[Bench, Args, Progress], dict[str, Any]]] = {
     "bf16": _bf16,
     "smoke": _smoke,
     "weights": weights.run_weights,
+    "sampling": _sampling,
 }
 
 

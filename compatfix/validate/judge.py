@@ -12,6 +12,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Location, ScopeVerdict
+from compatfix.validate.judge_sampling import open_sampling, praise_sampling, wrong_sampling
 from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
 
@@ -43,6 +44,7 @@ class CodeData:
     subject: Mapping[str, Any] = field(default_factory=dict)
     errors: Sequence[Finding] = ()
     skipped: Sequence[str] = ()
+    sampling: Mapping[str, Any] | None = None
 
 
 def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
@@ -56,13 +58,14 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
         *_claims(data),
         *_drafts(data),
         *_bf16(data),
+        *wrong_sampling(data.sampling),
     ]
     notes = _notes(data)
     failed = [finding for finding in wrong if finding.level == "error"]
     if failed:
         step = failed[0].fix or CODES[failed[0].code].do or None
         return ScopeVerdict("code", "failed", failed[0].message, step), (*wrong, *notes)
-    open_questions = [*_not_exercised(data), *_faults(data)]
+    open_questions = [*_not_exercised(data), *_faults(data), *open_sampling(data.sampling)]
     if open_questions:
         first = open_questions[0]
         more = f" (and {len(open_questions) - 1} more)" if len(open_questions) > 1 else ""
@@ -315,12 +318,13 @@ def _praise(data: CodeData) -> str:
     caught = sum(bool(fault["caught"]) for fault in data.faults)
     worst = max((tally["nodes"]["largest"] for tally in data.modes), default=0.0)
     return "; ".join(
-        (
+        [
             f"greedy text equals plain decoding (tiny {data.subject.get('target_class')}, oracle draft): {_runs(data)}",
             _bf16_texts(data.bf16 or {}),
             f"{caught} planted faults caught",
             f"worst node {worst:.1g} off",
-        )
+            *([praise_sampling(data.sampling)] if data.sampling is not None else []),
+        ]
     )
 
 

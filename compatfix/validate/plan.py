@@ -18,6 +18,7 @@ from compatfix.process import OnStep, Step, Worker, WorkerFailed
 from compatfix.serial import to_plain
 from compatfix.validate.benchmark import benchmark
 from compatfix.validate.judge import CodeData, judge_code
+from compatfix.validate.judge_sampling import ALARM, LIMIT, status
 from compatfix.validate.judge_weights import judge_weights
 from compatfix.validate.ladder import climb, rung_of
 from compatfix.validate.tally import merge, stopped
@@ -26,6 +27,8 @@ TASK_SECONDS = 600.0
 SIDE_PROMPTS, SIDE_TOKENS = 8, 32
 BF16_PROMPTS, BF16_TOKENS = 4, 24
 LADDER_TOKENS = 24
+CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling")
+SAMPLING_SHARES = 2
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class ValidateRequest:
 
     `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
     unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
-    `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only.
+    `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only. With a `temperature`, `samples`
+    texts per mode are sampled too, on the tiny model.
     """
 
     tree: str
@@ -53,6 +57,10 @@ class ValidateRequest:
     memory_limit: int | None = None
     dtype: str | None = None
     device: str | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    top_k: int = 0
+    samples: int = 96
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,10 @@ def _tasks(request: ValidateRequest) -> list[_Task]:
     if request.bf16:
         tasks.append(_Task("bf16", {"prompts": BF16_PROMPTS, "tokens": BF16_TOKENS}))
     tasks.append(_Task("faults", {}))
+    if request.temperature is not None:
+        sampler = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+        size = {"texts": request.samples, "shares": SAMPLING_SHARES}
+        tasks += [_Task("sampling", {**sampler, **size, "share": share}) for share in range(SAMPLING_SHARES)]
     if request.on == "weights":
         tasks.append(_Task("weights", {"prompts": SIDE_PROMPTS, "tokens": request.tokens}))
     return tasks
@@ -211,7 +223,7 @@ def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
     def parts(name: str, key: str) -> list[Any]:
         return [a["result"][key] for a in results.get(name, ()) if a["result"] is not None and key in a["result"]]
 
-    answers = [a for name in ("losslessness", "situations", "faults", "bf16") for a in results.get(name, ())]
+    answers = [a for name in CODE_TASKS for a in results.get(name, ())]
     errors: dict[str, Finding] = {}
     for answer in answers:
         if answer["error"] is not None:
@@ -234,8 +246,16 @@ def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
         bf16=bf16,
         subject=next((a["subject"] for a in answers if a["subject"]), {}),
         errors=tuple(errors.values()),
-        skipped=tuple(runner.skipped),
+        skipped=tuple(dict.fromkeys(runner.skipped)),
+        sampling=_sampling(results),
     )
+
+
+def _sampling(results: Mapping[str, list[Any]]) -> dict[str, Any] | None:
+    found = [answer["result"] for answer in results.get("sampling", ()) if answer["result"]]
+    if not found:
+        return None
+    return {"sampler": found[0]["sampler"], "modes": [row for result in found for row in result["modes"]]}
 
 
 def _sections(request: ValidateRequest, data: CodeData, results: Mapping[str, list[Any]]) -> dict[str, Any]:
@@ -261,6 +281,9 @@ def _sections(request: ValidateRequest, data: CodeData, results: Mapping[str, li
     }
     if data.bf16 is not None:
         sections["bf16"] = data.bf16
+    if data.sampling is not None:
+        rows = [{**row, "status": status(row)} for row in data.sampling["modes"]]
+        sections["sampling"] = {**data.sampling, "alarm": ALARM, "limit": LIMIT, "modes": rows}
     if results.get("ladder"):
         # The top of the ladder is what the main experiment measured.
         top = [rung_of("the tree that was judged", (), oracle)] if any(tally["run"] for tally in oracle) else []
