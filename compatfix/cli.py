@@ -24,11 +24,15 @@ from compatfix.options import (
     ignore_option,
     memory_option,
     python_option,
+    samples_option,
     select_option,
     split_budgets,
     split_scopes,
     split_sizes,
+    temperature_option,
     time_option,
+    top_k_option,
+    top_p_option,
     verbose_option,
 )
 
@@ -206,6 +210,10 @@ def validation_options(command: Any) -> Any:
             click.option("--prompts", type=click.IntRange(1), default=24, show_default=True),
             click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
             click.option("--seed", type=int, default=0, show_default=True),
+            temperature_option,
+            top_p_option,
+            top_k_option,
+            samples_option,
             click.option(
                 "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."
             ),
@@ -327,6 +335,8 @@ def _start(cmd: tuple[str, ...]) -> None:
 def _validation_options(options: dict[str, Any]) -> ValidationOptions:
     from compatfix.gating import ValidationOptions
 
+    if options["temperature"] is None and (options["top_p"] < 1 or options["top_k"]):
+        raise UsageError("--top-p and --top-k say how to sample: give --temperature too")
     return ValidationOptions(**_worker_options(options))
 
 

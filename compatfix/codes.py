@@ -178,6 +178,10 @@ _TABLE = (
     Code("CF611", "all-hidden-states", "note", "the hidden states of every layer are kept"),
     # -- CF7xx sampling and output
     Code("CF701", "mask-token-filter", "error", "emitted tokens that equal the mask token are dropped"),
+    Code("CF702", "sampling-differs", "error", "sampled tokens do not have the target's distribution",
+         "Every sampled token is held against its exact chances under the target, given the text before it.",
+         "At temperature > 0 the text is another model's: no prompt shows it, benchmarks drift.",
+         "see in the report where it happens: which tokens are drawn too often, and behind what"),
     # -- CF9xx validation
     Code("CF901", "not-lossless", "error", "the tree's output differs from plain greedy decoding",
          "Greedy tokens of the tree are compared with those of plain decoding of the same target.",

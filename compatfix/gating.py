@@ -25,7 +25,10 @@ STANDING = ("CF0", "CF4", "CF6")
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """How much to measure, on what, and in which environment; limits are per step, in seconds and bytes."""
+    """How much to measure, on what, and in which environment; limits are per step, in seconds and bytes.
+
+    With a `temperature` (above 0), sampling is judged too: `samples` texts per mode, `top_p` 1 and `top_k` 0 for none.
+    """
 
     on: Literal["tiny", "weights"] = "tiny"
     prompts: int = 24
@@ -35,6 +38,10 @@ class ValidationOptions:
     python: str | None = None
     time_limit: float | None = 600
     memory_limit: int | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    top_k: int = 0
+    samples: int = 96
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,10 @@ def judge(
         ladder_tree=None if ladder_tree is None else str(ladder_tree),
         time_limit=options.time_limit,
         memory_limit=options.memory_limit,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        samples=options.samples,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
     try:
@@ -124,7 +135,7 @@ def judge(
     return Report(
         kind,
         {**subject, **versions},
-        statements=_what_ran(versions, outcome.sections.get("validation", {})),
+        statements=(*_what_ran(versions, outcome.sections.get("validation", {})), *_what_was_sampled(outcome.sections)),
         findings=findings,
         verdict=Verdict(scopes),
         sections={**outcome.sections, **({"cache": layout} if layout is not None else {})},
@@ -148,6 +159,15 @@ def _what_ran(versions: Mapping[str, str], ran: Mapping[str, Any]) -> tuple[Stat
         numbers = f"noise {runtime['noise']:.2g}, smallest planted fault {runtime['fault']:.2g}"
         lines.append(Statement(topic, "strategy", f"verification by {runtime['strategy']} ({numbers})", "measured"))
     return tuple(lines)
+
+
+def _what_was_sampled(sections: Mapping[str, Any]) -> tuple[Statement, ...]:
+    section = sections.get("sampling")
+    if section is None:
+        return ()
+    told = ", ".join(f"{row['mode']} {row['status']} ({row['tokens']} tokens)" for row in section["modes"])
+    text = f"sampling at {section['sampler']} against the target's exact chances: {told}"
+    return (Statement("what was run", "sampling", text, "measured", section["modes"]),)
 
 
 def check_input(target: str, draft: str | None, on: str) -> None:

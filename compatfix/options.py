@@ -63,6 +63,18 @@ def finite(ctx: click.Context, param: click.Parameter, value: float | None) -> f
     return value
 
 
+def above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise click.BadParameter("a temperature to sample at is a number above 0; greedy text is judged in any case")
+    return value
+
+
+def probability(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not 0 < value <= 1:
+        raise click.BadParameter("top-p is above 0 and at most 1")
+    return value
+
+
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Everything that was found, and tracebacks.")
 format_option = click.option("--format", "form", type=FORMATS, default="text", show_default=True)
 draft_option = click.option("--draft", metavar="DIR", help="Directory of the draft model.")
@@ -81,4 +93,12 @@ memory_option = click.option(
 )
 select_option = click.option("--select", callback=split_codes, help=f"Only these rules. {CODE_LIST_HELP}")
 ignore_option = click.option("--ignore", callback=split_codes, help=f"Not these rules. {CODE_LIST_HELP}")
+temperature_option = click.option(
+    "--temperature", type=float, callback=above_zero, metavar="T", help="Judge sampling at this temperature too."
+)
+top_p_option = click.option("--top-p", type=float, default=1.0, callback=probability, help="With --temperature.")
+top_k_option = click.option("--top-k", type=click.IntRange(0), default=0, help="With --temperature; 0 for none.")
+samples_option = click.option(
+    "--samples", type=click.IntRange(1), default=96, show_default=True, help="Texts per mode, with --temperature."
+)
 dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")

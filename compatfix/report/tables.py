@@ -130,6 +130,26 @@ def _bf16(section: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("bf16", ("mode", *COMPARED), rows, note, brief=False)
 
 
+def _sampling(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple(
+        (
+            row["mode"],
+            row["status"],
+            str(row["tokens"]),
+            "" if row["p"] is None else f"{row['p']:.2g}",
+            f"{max(row['detectable'].values()):.2g}" if row["detectable"] else "",
+            ", ".join(f"{name} {count}" for name, count in (row["evidence"] or {}).get("counts", {}).items()),
+        )
+        for row in section["modes"]
+    )
+    columns = ("mode", "chances kept", "tokens", "p at most", "seen in 9 of 10", "tokens by situation")
+    note = (
+        f"{section['sampler']}; p bounds the chance that right code looks like this, different where it is at most "
+        f"{section['alarm']:g} shared out among the modes; the next column is a total variation"
+    )
+    yield Table("Sampling against the target's exact chances", columns, rows, note)
+
+
 def _weights(section: Mapping[str, Any]) -> Iterator[Table]:
     rows = tuple(
         (
@@ -177,5 +197,6 @@ _BUILDERS: dict[str, Build] = {
     "losslessness": _losslessness,
     "faults": _faults,
     "bf16": _bf16,
+    "sampling": _sampling,
     "patch": _patch,
 }
