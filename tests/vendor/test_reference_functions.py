@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,11 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from transformers import Qwen3Config
+
+from benchmarks.common.transfers import counted_transfers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "vendor" / "ddtree_ref"
 
@@ -99,6 +104,70 @@ def test_equal_likelihoods_and_impossible_tokens_make_a_tree(reference):
     paths = {path_to(node, tokens, parents) for node in range(1, 15)}
     assert len(paths) == 14
     assert all(set(path) <= {0, 1} for path in paths)
+
+
+def by_heap(logits, budget):
+    """The same tree one path at a time: (likelihood, tokens) in the order in which a heap gives them up."""
+    log_probs, token_ids = torch.log_softmax(logits.float(), dim=-1).topk(min(budget, logits.shape[1]), dim=-1)
+    log_probs, token_ids = log_probs.tolist(), token_ids.tolist()
+    heap, found = [(-log_probs[0][0], 0, (0,), 0.0)], []
+    while heap and len(found) < budget:
+        negative, _, ranks, before = heapq.heappop(heap)
+        found.append((-negative, tuple(token_ids[depth][rank] for depth, rank in enumerate(ranks))))
+        depth, rank = len(ranks) - 1, ranks[-1]
+        if rank + 1 < len(log_probs[0]):
+            sibling = before + log_probs[depth][rank + 1]
+            heapq.heappush(heap, (-sibling, len(found), (*ranks[:-1], rank + 1), before))
+        if depth + 1 < len(log_probs):
+            heapq.heappush(heap, (negative - log_probs[depth + 1][0], len(found), (*ranks, 0), -negative))
+    return found
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 10**6),
+    depth=st.integers(1, 9),
+    vocab=st.integers(1, 40),
+    budget=st.integers(1, 90),
+    sharpness=st.sampled_from([0.1, 1.0, 4.0, 20.0]),
+)
+def test_the_tree_is_the_one_that_a_heap_builds(reference, seed, depth, vocab, budget, sharpness):
+    logits = random_logits(depth, vocab, seed) * sharpness
+    expected = by_heap(logits, budget)
+    tokens, depths, parents, child_maps, *_ = reference.ddtree.build_ddtree_tree(logits, budget)
+    built = [path_to(node, tokens, parents) for node in range(1, len(parents))]
+    if len({likelihood for likelihood, _ in expected}) == len(expected):
+        assert built == [path for _, path in expected]
+    assert [len(path) for path in built] == depths.tolist()
+    assert [len(children) for children in child_maps] == [parents.count(node) for node in range(len(parents))]
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=5, max_size=5), min_size=1, max_size=5))
+def test_among_equal_paths_any_may_be_taken_and_parents_come_first(reference, rows):
+    logits, budget = torch.tensor(rows), 20
+    log_probs = torch.log_softmax(logits, dim=-1).tolist()
+    tokens, _, parents, *_ = reference.ddtree.build_ddtree_tree(logits, budget)
+    built = [path_to(node, tokens, parents) for node in range(1, len(parents))]
+    expected = by_heap(logits, budget)
+    likelihoods = [sum(log_probs[depth][token] for depth, token in enumerate(path)) for path in built]
+    assert likelihoods == pytest.approx([likelihood for likelihood, _ in expected], abs=1e-6)
+    assert len(set(built)) == len(built) == len(expected)
+    assert all(parent < node for node, parent in enumerate(parents))
+
+
+@pytest.mark.parametrize("budget", [16, 64, 256])
+def test_the_host_looks_at_a_round_twice_whatever_the_budget(reference, budget):
+    """Once at the draft's distributions, once at the target's tokens."""
+    logits, cache = random_logits(7, 300), SimpleNamespace(layers=[SimpleNamespace(keys=states(2), values=states(3))])
+    ids, positions = torch.empty(1, 257, dtype=torch.long), torch.empty(1, 257, dtype=torch.long)
+    root, mask, posterior = torch.tensor([3]), torch.zeros(1, 1, 257, 300), torch.zeros(1, 257, dtype=torch.long)
+    with counted_transfers() as found:
+        tokens, depths, _, child_maps, visibility, _ = reference.ddtree.build_ddtree_tree(logits, budget)
+        reference.ddtree.compile_ddtree_tree(root, 9, tokens, depths, visibility, ids, positions, mask, 0, 0)
+        accepted, _ = reference.ddtree.follow_verified_tree(child_maps, posterior)
+        reference.ddtree.compact_dynamic_cache(cache, 3, torch.arange(len(accepted)))
+    assert sum(found.reads.values()) == 2
 
 
 def test_time_is_told_by_step(reference):

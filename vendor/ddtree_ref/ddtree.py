@@ -6,12 +6,12 @@ the root and 1..N are the nodes in the order in which they were added, parents b
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Sequence
-from itertools import count
+from functools import lru_cache
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from dflash import cuda_time, dflash_generate, empty_stage_times
 from model import DFlashDraftModel, cut_after_stop, extract_context_feature, reached_stop, sample
@@ -203,8 +203,9 @@ def build_ddtree_tree(
 
     The likelihood of a path is the product of its tokens' probabilities, each under the
     distribution of its own depth. Prefixes of a path are at least as likely as the path, so the
-    best paths form a tree. A heap yields them in order: what can come next after a node is its
-    next sibling or its first child, and neither is more likely than the node itself.
+    best paths form a tree, and those of one depth continue those of the depth above. So each
+    depth's best are found in turn, in arrays, until a depth has none among the best of all.
+    Among equals the shallower comes first, then the child of the likelier parent.
 
     Args: draft_logits (D, V), one distribution per depth 1..D.
     Returns: node_token_ids (N,) and node_depths (N,) on the CPU, the root left out; parents,
@@ -214,54 +215,87 @@ def build_ddtree_tree(
     """
     build_subtimes = empty_stage_times(DDTREE_BUILD_STAGE_ORDER)
     clock = time.perf_counter()
-    max_depth, vocab_size = draft_logits.shape
+    vocab_size = draft_logits.shape[1]
     num_ranks = max(min(budget, vocab_size), 0)
     ranked = torch.log_softmax(draft_logits.float(), dim=-1).topk(num_ranks, dim=-1)
-    log_probs: list[list[float]] = ranked.values.tolist()
-    token_ids: list[list[int]] = ranked.indices.tolist()
+    # Both halves in one transfer: values as they lie in memory, ids in as many bits.
+    both = torch.stack([ranked.values.view(torch.int32), ranked.indices.to(torch.int32)]).numpy(force=True)
+    log_probs, token_ids = both[0].view(np.float32).astype(np.float64), both[1].astype(np.int64)
     build_subtimes["build_topk"], clock = _lap(clock)
 
-    node_token_ids: list[int] = []
-    node_depths: list[int] = []
-    parents = [-1]
-    child_maps: list[dict[int, int]] = [{}]
-    path_log_probs = [0.0]
-    order = count()  # equal likelihoods: first pushed, first out
-    heap: list[tuple[float, int, int, int, int]] = []
-
-    def push(parent: int, depth: int, rank: int) -> None:
-        if depth <= max_depth and rank < num_ranks:
-            path_log_prob = path_log_probs[parent] + log_probs[depth - 1][rank]
-            heapq.heappush(heap, (-path_log_prob, next(order), parent, depth, rank))
-
-    push(0, 1, 0)
-    while heap and len(node_token_ids) < budget:
-        negative_log_prob, _, parent, depth, rank = heapq.heappop(heap)
-        index = len(parents)
-        token_id = token_ids[depth - 1][rank]
-        node_token_ids.append(token_id)
-        node_depths.append(depth)
-        parents.append(parent)
-        child_maps.append({})
+    tokens, depths, above = _likeliest_paths(log_probs, token_ids, num_ranks and budget)
+    parents: list[int] = [-1, *above.tolist()]
+    child_maps: list[dict[int, int]] = [{} for _ in parents]
+    for index, (parent, token_id) in enumerate(zip(parents[1:], tokens.tolist(), strict=True), start=1):
         child_maps[parent][token_id] = index
-        path_log_probs.append(-negative_log_prob)
-        push(parent, depth, rank + 1)
-        push(index, depth + 1, 0)
     build_subtimes["build_heap"], clock = _lap(clock)
 
-    visibility = torch.eye(len(parents), dtype=torch.bool)
-    for index, parent in enumerate(parents[1:], start=1):
-        visibility[index] |= visibility[parent]
+    visibility = torch.from_numpy(_ancestors(above))
     build_subtimes["build_visibility"], clock = _lap(clock)
 
-    return (
-        torch.tensor(node_token_ids, dtype=torch.long),
-        torch.tensor(node_depths, dtype=torch.long),
-        parents,
-        child_maps,
-        visibility,
-        build_subtimes,
-    )
+    return torch.from_numpy(tokens), torch.from_numpy(depths), parents, child_maps, visibility, build_subtimes
+
+
+def _likeliest_paths(
+    log_probs: np.ndarray, token_ids: np.ndarray, budget: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The likeliest paths, best first, as their last tokens, their depths and their parents.
+
+    Args: log_probs, token_ids (D, K), the K >= 1 likeliest tokens of each depth, best first.
+    Returns: three (N,) int64 arrays with N <= budget; a parent is 0 (the root) or 1 + the place
+    of an earlier path.
+    """
+    order, ranks = _contenders(budget)
+    order, ranks = order[ranks < log_probs.shape[1]], ranks[ranks < log_probs.shape[1]]
+    nothing = np.empty(0, dtype=np.int64)
+    likelihoods, tokens, parents = [np.empty(0)], [nothing], [nothing]
+    level, begin = np.zeros(1), 0  # the root, and where its level begins among all paths
+    best, least = np.empty(0), -np.inf  # the budget's best paths so far, and the last of them
+    for depth in range(log_probs.shape[0] if budget > 0 else 0):
+        count = np.searchsorted(order, len(level))
+        paths = level[order[:count]] + log_probs[depth, ranks[:count]]
+        chosen = np.arange(count) if len(best) < budget else (paths > least).nonzero()[0]
+        if not len(chosen):
+            break
+        chosen = chosen[np.argsort(-paths[chosen], kind="stable")[:budget]]
+        parents.append(order[chosen] + begin)
+        tokens.append(token_ids[depth, ranks[chosen]])
+        begin, level = begin + len(level), paths[chosen]
+        likelihoods.append(level)
+        best = np.sort(np.concatenate([best, level]))[-budget:]
+        least = best[0]
+    all_likelihoods = np.concatenate(likelihoods)
+    kept = np.argsort(-all_likelihoods, kind="stable")[: max(budget, 0)]
+    place = np.zeros(1 + len(all_likelihoods), dtype=np.int64)
+    place[1 + kept] = 1 + np.arange(len(kept))
+    depths = np.repeat(np.arange(len(likelihoods)), [len(found) for found in likelihoods])
+    return np.concatenate(tokens)[kept], depths[kept], place[np.concatenate(parents)[kept]]
+
+
+@lru_cache(maxsize=8)
+def _contenders(budget: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which continuations of a depth can be among its best `budget`: (parent's place, rank).
+
+    The parent at place i and the token of rank r are outdone, or equalled by an earlier one, by
+    every pair with no greater i and no greater r, which are (i + 1)(r + 1) with the pair itself.
+    """
+    parents, ranks = np.indices((max(budget, 0), max(budget, 0))).reshape(2, -1)
+    possible = (parents + 1) * (ranks + 1) <= budget
+    return parents[possible], ranks[possible]
+
+
+def _ancestors(parents: np.ndarray) -> np.ndarray:
+    """Who sees whom: (1 + N, 1 + N) bool, from the parents (N,) of the nodes below the root.
+
+    Each pass doubles how many ancestors a node has found.
+    """
+    above = np.concatenate([[0], parents])
+    visible = np.eye(len(above), dtype=bool)
+    while above.any():
+        visible |= visible[above]
+        above = above[above]
+    visible[:, 0] = True
+    return visible
 
 
 def _lap(since: float) -> tuple[float, float]:
