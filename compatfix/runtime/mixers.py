@@ -70,6 +70,12 @@ def find_mixers(target: nn.Module, cache: Any, step: Callable[[], object]) -> Mi
     return Mixers(found, tuple(sorted(_changed(before, _states(cache)) - explained)))
 
 
+def slots_of(mixers: Sequence[Mixer], cache: Any) -> list[list[Slot]]:
+    """The state slots of each mixer, in one reading of the cache."""
+    by_label = {slot.label: slot for slot in state_slots(cache)}
+    return [[by_label[mixer.layer, name] for name in mixer.names] for mixer in mixers]
+
+
 @contextmanager
 def replaced_forwards(makers: Mapping[nn.Module, Callable[[Forward], Forward]]) -> Iterator[None]:
     """Replaces the forward of each module by what its maker makes of it, and leaves all modules as they were.

@@ -10,6 +10,7 @@ import torch
 import compatfix.runtime as runtime
 from compatfix.runtime.slots import Slot
 from compatfix.runtime.strategies.exchange import put_window
+from compatfix.runtime.tree_conv import behind, tree_conv
 from compatfix.runtime.trees import Tree
 
 from . import tiny
@@ -29,6 +30,24 @@ def test_it_is_chosen_and_says_why_the_cheaper_ones_are_not() -> None:
 def test_mixers_that_keep_more_than_a_window_are_left_to_others(kind: str) -> None:
     with pytest.raises(runtime.RuntimeRefusal, match="not one conv window"):
         runtime.prepare(tiny.build(kind), "conv tree")
+
+
+@pytest.mark.parametrize("past", [3, 4])
+@pytest.mark.parametrize("order", ["channels first", "tokens first"])
+def test_a_node_convolves_over_its_ancestors_then_the_past(past: int, order: str) -> None:
+    parents, channels, width = DEEP_WITH_SIBLINGS, 6, 4
+    g = torch.Generator().manual_seed(0)
+    inputs = torch.randn(1, channels, past + len(parents), generator=g)
+    if order == "tokens first":  # the order in memory in which the runtime puts the window before the nodes
+        inputs = behind(inputs[..., :past], inputs[..., past:])
+    weight, bias = torch.randn(channels, width, generator=g), torch.randn(channels, generator=g)
+    windows = Tree(parents).windows(width, past, inputs.device)
+    out = tree_conv(inputs, weight, bias, torch.nn.functional.silu, windows)
+    for leaf in leaves(parents):
+        columns = [*range(past), *(past + node for node in path_to(parents, leaf))]
+        line = torch.nn.functional.conv1d(inputs[..., columns], weight[:, None], bias, groups=channels)
+        expected = torch.nn.functional.silu(line[0, :, -1])
+        torch.testing.assert_close(out[0, :, leaf], expected)
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])
@@ -80,19 +99,20 @@ def test_a_convolution_that_is_not_reached_fails_loudly(monkeypatch: pytest.Monk
     from compatfix.runtime.strategies import exchange
 
     session = Session(target("lfm2", "conv tree"))
-    monkeypatch.setattr(exchange.ConvPass, "parts", lambda self: {})
+    monkeypatch.setattr(exchange, "CONVS", ())
     with pytest.raises(runtime.RuntimeRefusal, match="its convolution 0 times"):
         session.verify(tiny.tokens(11), DEEP_WITH_SIBLINGS)
     session.assert_holds([])
 
 
 def test_a_wrong_window_is_measured_and_the_next_strategy_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatfix.runtime.strategies import conv_tree
+    from compatfix.runtime.strategies import exchange
 
-    monkeypatch.setattr(conv_tree, "put_window", lambda *_: None)  # windows not moved at a commit
+    monkeypatch.setattr(exchange, "put_window", lambda *_: None)  # windows not moved at a commit
     description = runtime.prepare(tiny.build("lfm2"))
     assert description["strategy"] == "mixer levels"
-    assert "exceeds" in description["trials"][2]["reason"]
+    reasons = {trial["strategy"]: trial["reason"] for trial in description["trials"]}
+    assert "exceeds" in reasons["conv tree"]
 
 
 def test_the_library_module_is_never_patched() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import compatfix.runtime as runtime
-from compatfix.runtime.gated_delta_rule import state_after, tree_conv, tree_gated_delta
+from compatfix.runtime.gated_delta_rule import tree_gated_delta
 from compatfix.runtime.trees import Tree
 
 from . import tiny
@@ -46,7 +46,7 @@ def test_outputs_and_states_are_those_of_the_recurrence(parents: tuple[int, ...]
         path = path_to(parents, leaf)
         outputs, last = recurrence(q, k, v, decay, beta, state, path)
         torch.testing.assert_close(out[..., path, :], torch.stack(outputs, dim=-2))
-        torch.testing.assert_close(state_after(record, path), last)
+        torch.testing.assert_close(record.state_after(torch.tensor(path)), last)
 
 
 def test_strong_decay_does_not_overflow() -> None:
@@ -56,38 +56,23 @@ def test_strong_decay_does_not_overflow() -> None:
     decay = torch.full((1, 1, n), -200.0)
     out, record = tree_gated_delta(k, k, k, decay, torch.ones(1, 1, n), Tree(parents).ancestors, torch.ones(1, 1, 4, 4))
     assert bool(torch.isfinite(out).all())
-    assert bool(torch.isfinite(state_after(record, path_to(parents, 10))).all())
-
-
-@pytest.mark.parametrize("past", [3, 4])
-def test_a_node_convolves_over_its_ancestors_then_the_past(past: int) -> None:
-    parents, channels, width = DEEP_WITH_SIBLINGS, 6, 4
-    g = torch.Generator().manual_seed(0)
-    inputs = torch.randn(1, channels, past + len(parents), generator=g)
-    weight, bias = torch.randn(channels, width, generator=g), torch.randn(channels, generator=g)
-    windows = Tree(parents).windows(width, past, inputs.device)
-    out = tree_conv(inputs, weight, bias, torch.nn.functional.silu, windows)
-    for leaf in leaves(parents):
-        columns = [*range(past), *(past + node for node in path_to(parents, leaf))]
-        line = torch.nn.functional.conv1d(inputs[..., columns], weight[:, None], bias, groups=channels)
-        expected = torch.nn.functional.silu(line[0, :, -1])
-        torch.testing.assert_close(out[0, :, leaf], expected)
+    assert bool(torch.isfinite(record.state_after(torch.tensor(path_to(parents, 10)))).all())
 
 
 def test_the_records_hold_no_state_per_node() -> None:
     session = Session(target("qwen3_5", "gated-delta tree"))
     session.verify(tiny.tokens(24), BUSHY)
-    for layer in session.cache._compatfix_pending.layers.values():
-        assert layer.delta.state.shape == (1, 4, 16, 16)
-        assert layer.delta.keys.shape == (1, 4, 24, 16)
+    for kept in session.cache._compatfix_pending.kept:
+        assert kept.record.state.shape == (1, 4, 16, 16)
+        assert kept.record.keys.shape == (1, 4, 24, 16)
 
 
 def test_a_part_that_is_not_reached_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
-    from compatfix.runtime.strategies import gated_delta
+    from compatfix.runtime.strategies.gated_delta import GatedDeltaPass
 
     session = Session(target("qwen3_5", "gated-delta tree"))
-    monkeypatch.setattr(gated_delta, "CONVS", ())
-    with pytest.raises(runtime.RuntimeRefusal, match="its convolution 0 times"):
+    monkeypatch.setattr(GatedDeltaPass, "names", ())
+    with pytest.raises(runtime.RuntimeRefusal, match="its recurrence 0 times"):
         session.verify(tiny.tokens(11), DEEP_WITH_SIBLINGS)
     session.assert_holds([])
 

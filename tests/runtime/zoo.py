@@ -229,7 +229,7 @@ KINDS: dict[str, Kind] = {
             "linear_num_heads": 4,
             "linear_conv_kernel_dim": 4,
         },
-        RECURRENT,
+        ("kimi-delta tree", *RECURRENT),
     ),
     "lfm2": Kind(
         "lfm2",
@@ -249,14 +249,14 @@ KINDS: dict[str, Kind] = {
         "FalconH1Config",
         "FalconH1ForCausalLM",
         {**BASE, **MAMBA_2, "mamba_d_ssm": HIDDEN, "mamba_n_heads": 4, "mamba_n_groups": 1, "num_hidden_layers": 2},
-        RECURRENT,
+        ("mamba-2 tree", *RECURRENT),
     ),
     "bamba": Kind(
         "bamba",
         "BambaConfig",
         "BambaForCausalLM",
         {**BASE, **MAMBA_2, "num_hidden_layers": 3, "attn_layer_indices": [1]},
-        RECURRENT,
+        ("mamba-2 tree", *RECURRENT),
     ),
     "nemotron_h": Kind(
         "nemotron_h",
@@ -274,7 +274,7 @@ KINDS: dict[str, Kind] = {
             "moe_intermediate_size": 32,
             "moe_shared_expert_intermediate_size": 32,
         },
-        RECURRENT,
+        ("mamba-2 tree", *RECURRENT),
     ),
     "granitemoehybrid": Kind(
         "granitemoehybrid",
@@ -292,7 +292,7 @@ KINDS: dict[str, Kind] = {
             "embedding_multiplier": 2.0,
             "logits_scaling": 2.0,
         },
-        RECURRENT,
+        ("mamba-2 tree", *RECURRENT),
     ),
     # Mamba-1: a forward of several tokens ignores the states, so paths are wrong.
     "jamba": Kind(
@@ -342,6 +342,6 @@ KINDS: dict[str, Kind] = {
             "num_local_experts": 4,
             "block_size": 16,
         },
-        RECURRENT,
+        ("lightning tree", *RECURRENT),
     ),
 }

@@ -1,4 +1,4 @@
-"""Running a mixer's own forward over a tree, with some of its parts exchanged.
+"""Tree forms that run a mixer's own forward, with some of the functions that it calls exchanged.
 
 The forward runs on a copy that sees other names (see mixers.with_globals) and on a cache that stores nothing; nothing
 shared is changed. The causal convolution is the part that all such mixers have in common.
@@ -6,36 +6,73 @@ shared is changed. The causal convolution is the part that all such mixers have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from ..gated_delta_rule import tree_conv
-from ..mixers import Forward, Mixer, StandIn, innermost, mentions, with_globals
+from ..mixers import Forward, Mixer, StandIn, innermost, with_globals
+from ..refusal import RuntimeRefusal
 from ..slots import Slot
+from ..tree_conv import behind, tree_conv
 from ..trees import Tree
-from .base import Block, Facts
+from .forms import Form, Kept, Pass, plain_forward
 
 # What library versions call the convolution, as a module global or as an attribute of the mixer.
 CONVS = ("causal_conv1d_fn",)
 
 Part = Callable[..., Any]
+Recorded = TypeVar("Recorded")
 
-_STATES = {"conv": "conv window", "recurrent": "recurrent state", "ssm": "recurrent state"}
+
+class ExchangeForm(Form):
+    """Mixers whose forward calls, for each of `parts`, a function of one of the names that library versions have."""
+
+    parts: ClassVar[tuple[tuple[str, ...], ...]]
+
+    def missing(self, mixer: Mixer) -> str | None:
+        forward = plain_forward(mixer.module)
+        function = innermost(forward) if forward is not None else None
+        if function is None:
+            return "its forward has been replaced and cannot be read"
+        for names in self.parts:
+            if not any(name in function.__code__.co_names for name in names):
+                return f"its forward calls no {names[-1]}"
+        try:
+            with_globals(forward.__func__, {})
+        except TypeError as error:
+            return str(error)
+        return None
 
 
-class ConvPass:
-    """One mixer's share of one verify: the exchanged convolution, and the inputs that it records."""
+class ExchangePass(Pass):
+    """The exchanged convolution, and its inputs: (1, C, L + N) each, the committed window, then those of the nodes."""
 
-    def __init__(self, tree: Tree, window: Tensor) -> None:
-        self.tree = tree
-        self.window = window
-        self.inputs: list[Tensor] = []  # (1, C, L + N) each: the committed window, then the inputs of the nodes
+    def __init__(self, tree: Tree, states: Mapping[str, Tensor]) -> None:
+        super().__init__(tree, states)
+        self.inputs: list[Tensor] = []
 
-    def parts(self) -> dict[str, Part]:
+    def forward(
+        self, original: Forward, module: nn.Module, cache: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        frozen = _Frozen(cache, self.states["conv"])
+        parts = self.exchanged()
+        # Older versions keep the functions as attributes of the mixer.
+        attributes = {name: part for name, part in parts.items() if hasattr(module, name)}
+        function: Any = getattr(original, "__func__", None)
+        return with_globals(function, parts)(
+            StandIn(module, attributes) if attributes else module,
+            *(frozen if value is cache else value for value in args),
+            **{
+                name: None if name == "attention_mask" else frozen if value is cache else value
+                for name, value in kwargs.items()
+            },
+        )
+
+    def exchanged(self) -> dict[str, Part]:
         """What takes the place of which of the mixer's functions."""
         return dict.fromkeys(CONVS, self.conv)
 
@@ -45,62 +82,58 @@ class ConvPass:
         x: Tensor = named["x"] if "x" in named else named["hidden_states"]
         weight: Tensor = named["weight"]
         if x.shape[-1] == self.tree.size:  # the library did not prepend the committed window
-            x = torch.cat([self.window.to(x.dtype), x], dim=-1)
+            x = behind(self.states["conv"], x)
         self.inputs.append(x)
         activation = named.get("activation")
         windows = self.tree.windows(weight.shape[-1], x.shape[-1] - self.tree.size, x.device)
         return tree_conv(x, weight, named.get("bias"), ACT2FN[activation] if activation else None, windows)
 
-
-def obstacle(facts: Facts, kinds: Sequence[Sequence[str]], parts: Sequence[Sequence[str]]) -> str | None:
-    """Why the mixers cannot be run so: each must keep states of one of `kinds`, and call one of each of `parts`."""
-    if not facts.mixers.found:
-        return "no module keeps state in the cache"
-    if facts.mixers.unexplained:
-        layer, name = facts.mixers.unexplained[0]
-        return f"{name} of layer {layer} is changed by no module with a layer_idx"
-    for mixer in facts.mixers.found:
-        reason = _obstacle(mixer, kinds, parts)
-        if reason:
-            return f"{type(mixer.module).__name__} of layer {mixer.layer}: {reason}"
-    return None
+    def kept(self) -> Kept:
+        return ConvKept(_once(self.inputs, "convolution"))
 
 
-def over_tree(mixer: Mixer, block: Block, calls: list[Mixer], begin: Callable[[Sequence[Slot]], ConvPass]) -> Any:
-    """The maker of a forward that runs under the parts of a pass, begun anew from the mixer's slots at each call."""
-    cache = block.cache
+class RulePass(ExchangePass):
+    """The exchanged convolution and recurrence, and what the recurrence recorded."""
 
-    def make(original: Forward) -> Forward:
-        function: Any = getattr(original, "__func__", None)
+    names: ClassVar[tuple[str, ...]]  # what library versions call the recurrence
 
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            if not mentions(cache, args, kwargs):
-                return original(*args, **kwargs)
-            calls.append(mixer)
-            slots = mixer.slots(cache)
-            committed = [slot.tensor for slot in slots]
-            layer_pass = begin(slots)
-            frozen = _Frozen(cache, layer_pass.window)
-            parts = layer_pass.parts()
-            # Older versions keep the functions as attributes of the mixer.
-            attributes = {name: part for name, part in parts.items() if hasattr(mixer.module, name)}
-            try:
-                return with_globals(function, parts)(
-                    StandIn(mixer.module, attributes),
-                    *(frozen if value is cache else value for value in args),
-                    **{
-                        name: None if name == "attention_mask" else frozen if value is cache else value
-                        for name, value in kwargs.items()
-                    },
-                )
-            finally:
-                # Versions without update methods assign the states themselves.
-                for slot, tensor in zip(slots, committed, strict=True):
-                    slot.put(tensor)
+    def __init__(self, tree: Tree, states: Mapping[str, Tensor]) -> None:
+        super().__init__(tree, states)
+        self.records: list[RuleRecord] = []
 
-        return forward
+    def exchanged(self) -> dict[str, Part]:
+        return {**super().exchanged(), **dict.fromkeys(self.names, self.rule)}
 
-    return make
+    @abstractmethod
+    def rule(self, *args: Any, **kwargs: Any) -> Any:
+        """In place of the library's function; leaves a record."""
+
+    def kept(self) -> Kept:
+        return RuleKept(_once(self.inputs, "convolution"), _once(self.records, "recurrence"))
+
+
+class RuleRecord(Protocol):
+    """What a recurrent state is rebuilt from."""
+
+    def state_after(self, path: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class ConvKept(Kept):
+    inputs: Tensor  # (1, C, L + N): the committed conv window, then the inputs of the nodes
+
+    def put(self, slots: Mapping[str, Slot], tree: Tree, path: Sequence[int]) -> None:
+        put_window(slots["conv"], self.inputs, tree, path[-1])
+
+
+@dataclass(frozen=True)
+class RuleKept(ConvKept):
+    record: RuleRecord
+
+    def put(self, slots: Mapping[str, Slot], tree: Tree, path: Sequence[int]) -> None:
+        slot = slots["recurrent"]
+        slot.put(self.record.state_after(tree.rows(path, slot.tensor.device)).to(slot.tensor.dtype))
+        super().put(slots, tree, path)
 
 
 def put_window(slot: Slot, inputs: Tensor, tree: Tree, node: int) -> None:
@@ -120,31 +153,13 @@ class _Frozen:
         return getattr(self._cache, name)
 
     def update_conv_state(self, inputs: Tensor, *_: Any, **__: Any) -> Tensor:
-        return torch.cat([self._window, inputs.to(self._window.dtype)], dim=-1)
+        return behind(self._window, inputs)
 
     def update_recurrent_state(self, state: Tensor, *_: Any, **__: Any) -> Tensor:
         return state
 
 
-def _obstacle(mixer: Mixer, kinds: Sequence[Sequence[str]], parts: Sequence[Sequence[str]]) -> str | None:
-    kept = sorted(name.split("_")[0] for name in mixer.names)
-    if kept not in [list(kind) for kind in kinds]:
-        return f"keeps {', '.join(mixer.names)}, not one {' and one '.join(_STATES[kind] for kind in kinds[0])}"
-    forward = _plain_forward(mixer.module)
-    function = innermost(forward)
-    if function is None or getattr(forward, "__self__", None) is not mixer.module:
-        return "its forward has been replaced and cannot be read"
-    for names in parts:
-        if not any(name in function.__code__.co_names for name in names):
-            return f"its forward calls no {names[-1]}"
-    try:
-        with_globals(getattr(forward, "__func__"), {})  # noqa: B009 - a bound method, checked above
-    except TypeError as error:
-        return str(error)
-    return None
-
-
-def _plain_forward(module: nn.Module) -> Forward:
-    forward = module.__dict__.get("_old_forward") if "_hf_hook" in module.__dict__ else None
-    result: Forward = forward if forward is not None else module.forward
-    return result
+def _once(recorded: Sequence[Recorded], part: str) -> Recorded:
+    if len(recorded) != 1:
+        raise RuntimeRefusal(f"a mixer called its {part} {len(recorded)} times; once was expected")
+    return recorded[0]
