@@ -13,7 +13,7 @@ import torch
 
 import compatfix.runtime as runtime
 from compatfix.runtime.strategies import Record
-from compatfix.runtime.strategies.gated_delta import GatedDeltaRecord
+from compatfix.runtime.strategies.forms import FormsRecord
 from compatfix.runtime.strategies.paths import Rows
 from compatfix.runtime.trees import Tree
 
@@ -67,7 +67,7 @@ def test_a_forced_strategy_is_still_measured() -> None:
 
 
 def test_a_faulty_strategy_is_measured_and_the_next_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GatedDeltaRecord, "keep_states", Record.keep_states)  # states not moved at a commit
+    monkeypatch.setattr(FormsRecord, "keep_states", Record.keep_states)  # states not moved at a commit
     description = runtime.prepare(tiny.build("qwen3_5"))
     assert description["strategy"] == "mixer levels"
     assert "exceeds 4n" in description["trials"][1]["reason"]
