@@ -18,10 +18,11 @@ from compatfix import __version__
 from compatfix.conclusion import conclusion, green, worst_at_least
 from compatfix.errors import UsageError
 from compatfix.gating import Patching, RuleChoice, ValidationOptions
-from compatfix.model import Finding, PatchPlan, Report
+from compatfix.model import Finding, Level, PatchPlan, Report, Scope
 
 if TYPE_CHECKING:
     from compatfix.process import OnStep
+    from compatfix.report.baseline import Baseline
 
 __all__ = [
     "apply_patch",
@@ -31,6 +32,7 @@ __all__ = [
     "green",
     "inspect",
     "plan_patch",
+    "settle",
     "tree_directory",
     "undo",
     "validate",
@@ -148,6 +150,21 @@ def gate(
     rules = RuleChoice(tuple(select), tuple(ignore), allow_dirty)
     report = gated(root, str(target), _name(draft), options or ValidationOptions(), patching, rules, ladder, on_step)
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
+
+
+def settle(
+    report: Report, required: Sequence[Scope], fail_on: Level = "error", baseline: tuple[Baseline, str] | None = None
+) -> Report:
+    """The report with what it is to be held to: required scopes, the level that counts, and known findings set aside.
+
+    `baseline` comes with the name to tell it by. A baseline never changes a verdict.
+    """
+    settled = replace(report, required=tuple(required), fail_on=fail_on)
+    if baseline is None:
+        return settled
+    from compatfix.report.baseline import with_baseline
+
+    return with_baseline(settled, *baseline)
 
 
 def plan_patch(

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from compatfix import __version__
+from compatfix import __version__, report_commands
 from compatfix.errors import UsageError
 from compatfix.options import (
+    baseline_option,
     dirty_option,
     draft_option,
+    fail_option,
     format_option,
+    github_format_option,
     ignore_option,
     memory_option,
     python_option,
@@ -39,6 +42,7 @@ from compatfix.options import (
 if TYPE_CHECKING:
     from compatfix.gating import ValidationOptions
     from compatfix.model import Level, Report, Scope
+    from compatfix.report.baseline import Baseline
 
 
 class Group(click.Group):
@@ -95,7 +99,7 @@ def main() -> None:
 @click.option("--tree-budget", type=click.IntRange(0), default=64, show_default=True, help="Nodes, for memory.")
 @click.option("--devices", callback=split_sizes, metavar="GB,…", help="Devices to hold the memory plan against.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the tiny model.")
-@format_option
+@github_format_option
 @click.option("--fail-on", type=click.Choice(["error", "warning", "note"]), help="Exit 1 on findings of this level.")
 @python_option
 @time_option
@@ -217,8 +221,10 @@ def validation_options(command: Any) -> Any:
             click.option(
                 "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."
             ),
+            fail_option,
+            baseline_option,
             click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True),
-            format_option,
+            github_format_option,
             python_option,
             time_option,
             memory_option,
@@ -235,12 +241,13 @@ def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool
     """Runs TREE as it is on disk against a target and judges it by scope."""
     from compatfix import api
 
-    required = _required(options)
+    required, counting = _required(options), _counting(options)
     _check_writable(report_dir)
     with _progress() as on_step:
         report = api.validate(
             tree, target, draft=options.pop("draft"), options=_validation_options(options), on_step=on_step
         )
+    report = api.settle(report, required, *counting)
     _finish(report, report_dir, form, verbose)
     click.echo(api.conclusion(report, required), err=form != "text")
     sys.exit(0 if api.green(report, required) else 1)
@@ -277,7 +284,7 @@ def gate(
     """Exits 0 only when TREE, as it will run, passed every required scope; then starts the CMD given after --."""
     from compatfix import api
 
-    required = _required(options)
+    required, counting = _required(options), _counting(options)
     _check_writable(report_dir)
     if cmd and patching == "copy":
         raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
@@ -294,6 +301,7 @@ def gate(
             ladder=ladder,
             on_step=on_step,
         )
+    report = api.settle(report, required, *counting)
     _finish(report, report_dir, form, verbose)
     click.echo(api.conclusion(report, required), err=form != "text")
     if not api.green(report, required):
@@ -312,6 +320,16 @@ def _required(options: dict[str, Any]) -> tuple[Scope, ...]:
             how = "use --on weights" if scope != "kernels" else "this version does not measure it"
             raise UsageError(f"scope {scope} cannot pass with --on {options['on']}: {how}")
     return required
+
+
+def _counting(options: dict[str, Any]) -> tuple[Level, tuple[Baseline, str] | None]:
+    """--fail-on and --baseline, which is read before anything is measured."""
+    fail_on, path = options.pop("fail_on"), options.pop("baseline")
+    if path is None:
+        return fail_on, None
+    from compatfix.report.baseline import load_baseline
+
+    return fail_on, (load_baseline(path), str(path))
 
 
 def _check_writable(directory: Path) -> None:
@@ -353,12 +371,18 @@ def _progress() -> Any:
 
 
 def _finish(report: Report, directory: Path, form: str, verbose: bool) -> None:
-    """Writes the report, shows it, and says where it is."""
+    """Writes the report, shows it, says where it is, and tells GitHub where that is the host."""
     from compatfix.report.files import write_report
+    from compatfix.report.github import append_summary, commands, runs_there
 
     run = write_report(report, directory)
     _show(report, form, verbose)
     click.echo(f"report: {run}", err=form != "text")
+    if runs_there():
+        append_summary(report)
+        if form != "github":
+            for line in commands(report):
+                click.echo(line, err=form != "text")
 
 
 def _show(report: Report, form: str, verbose: bool) -> None:
@@ -366,6 +390,8 @@ def _show(report: Report, form: str, verbose: bool) -> None:
 
     render(report, form, verbose=verbose)
 
+
+main.add_command(report_commands.report)
 
 if __name__ == "__main__":
     main()

@@ -68,7 +68,7 @@ def gated(
 
     check_input(target, draft, options.on)
     planned = plan(root, select=rules.select, ignore=rules.ignore)
-    planned = replace(planned, unfixed=tuple(_weighed(root, finding) for finding in planned.unfixed))
+    planned = replace(planned, unfixed=tuple(_with_source(root, _weighed(root, f)) for f in planned.unfixed))
     broken = [finding for finding in planned.unfixed if finding.code == "CF908" and finding.level == "error"]
     if broken:
         return _with_plan(_unreadable(target, draft, broken), planned, "not judged")
@@ -251,6 +251,18 @@ def _weighed(root: Path, finding: Finding) -> Finding:
             if other != root / path and imported.search(other.read_text(encoding="utf-8", errors="replace")):
                 return finding
     return replace(finding, level="warning", message=f"{finding.message} (no other file imports it)")
+
+
+def _with_source(root: Path, finding: Finding) -> Finding:
+    """Keeps the line as it is now: it names the finding wherever the line moves to (compatfix.report.fingerprints)."""
+    if finding.location is None or finding.location.line is None:
+        return finding
+    try:
+        lines = (root / finding.location.path).read_text(encoding="utf-8", errors="replace").splitlines()
+        source = lines[finding.location.line - 1].strip()
+    except (OSError, IndexError):
+        return finding
+    return replace(finding, details={**finding.details, "source": source})
 
 
 def _unreadable(target: str, draft: str | None, broken: list[Finding]) -> Report:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 FORMATS = click.Choice(["text", "json", "md"])
@@ -77,6 +79,27 @@ def probability(ctx: click.Context, param: click.Parameter, value: float) -> flo
 
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Everything that was found, and tracebacks.")
 format_option = click.option("--format", "form", type=FORMATS, default="text", show_default=True)
+github_format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "md", "github"]),
+    default="text",
+    show_default=True,
+    help="github: annotations as workflow commands.",
+)
+fail_option = click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "note"]),
+    default="error",
+    show_default=True,
+    help="Findings of this level or graver fail the run.",
+)
+baseline_option = click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Findings that are known (from `compatfix report baseline`) do not count; scopes still do.",
+)
 draft_option = click.option("--draft", metavar="DIR", help="Directory of the draft model.")
 python_option = click.option(
     "--python", metavar="EXE", help="Interpreter of the environment under test; needs torch and transformers."

@@ -6,11 +6,15 @@ from compatfix.model import Report
 
 
 def render(report: Report, form: str, *, verbose: bool = False) -> None:
-    """Prints `report` on standard output as "text", "json" or "md"."""
+    """Prints `report` on standard output as "text", "json", "md" or "github"."""
     if form == "json":
         from compatfix.serial import to_json
 
         print(to_json(report, indent=2))
+    elif form == "github":
+        from compatfix.report.github import commands
+
+        print(*commands(report), sep="\n")
     elif form == "md":
         from compatfix.report.markdown import to_markdown
 

@@ -121,7 +121,8 @@ def _show_findings(out: Console, findings: tuple[Finding, ...], verbose: bool) -
         if finding.level == "note" and not verbose:
             continue
         place = f" {finding.location}" if finding.location else ""
-        head = Text(f"{finding.code} {finding.level}", style=LEVEL_STYLES[finding.level])
+        known = " (known)" if finding.known else ""
+        head = Text(f"{finding.code} {finding.level}{known}", style=LEVEL_STYLES[finding.level])
         head.append(f"{place}  {finding.message}", style="default")
         out.print(head, soft_wrap=True)
         if finding.fix:

@@ -8,13 +8,16 @@ from pathlib import Path
 
 from compatfix.errors import UsageError
 from compatfix.model import Report
+from compatfix.report.gitlab import to_codequality
 from compatfix.report.html import to_html
+from compatfix.report.junit import to_junit
 from compatfix.report.markdown import to_markdown
+from compatfix.report.reading import load_report, report_file
 from compatfix.serial import to_finite_json
 
 
 def write_report(report: Report, directory: Path) -> Path:
-    """Writes report.json, report.md and report.html under `directory`/<name of the run> and names it in latest.txt.
+    """Writes the report in every form under `directory`/<name of the run> and names it in latest.txt.
 
     Returns the run's directory. Raises UsageError when the directory cannot be written.
     """
@@ -33,12 +36,28 @@ def write_report(report: Report, directory: Path) -> Path:
     return run
 
 
+def write_again(place: Path) -> list[Path]:
+    """Writes every form but report.json beside the report.json that `place` means; returns what was written."""
+    source = report_file(place)
+    written = []
+    for name, text in texts_of(load_report(source)).items():
+        if name != "report.json":
+            written.append(source.parent / name)
+            try:
+                written[-1].write_text(text, encoding="utf-8", errors="backslashreplace")
+            except OSError as error:
+                raise UsageError(f"cannot write {written[-1]}: {error.strerror or error}") from error
+    return written
+
+
 def texts_of(report: Report) -> dict[str, str]:
     """Every file of a run's directory by name."""
     return {
         "report.json": to_finite_json(report, indent=2) + "\n",
         "report.md": to_markdown(report),
         "report.html": to_html(report),
+        "junit.xml": to_junit(report),
+        "codequality.json": to_codequality(report),
     }
 
 

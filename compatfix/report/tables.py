@@ -189,6 +189,13 @@ def _line(source: str) -> str:
     return line if len(line) <= 100 else line[:99] + "…"
 
 
+def _baseline(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple((entry["code"], entry["path"], entry["message"], str(entry["count"])) for entry in section["gone"])
+    if rows:
+        note = f"{section['known']} findings of this run are known; these are to be taken out of {section['file']}"
+        yield Table("Known findings that no longer occur", ("code", "path", "message", "times"), rows, note)
+
+
 Build = Callable[[Any], Iterator[Table]]
 _BUILDERS: dict[str, Build] = {
     "weights": _weights,
@@ -199,4 +206,5 @@ _BUILDERS: dict[str, Build] = {
     "bf16": _bf16,
     "sampling": _sampling,
     "patch": _patch,
+    "baseline": _baseline,
 }

@@ -76,7 +76,13 @@ def test_reports_of_one_second_do_not_overwrite_each_other(tmp_path):
     second = write_report(report(code="failed"), tmp_path / "reports")
     assert first != second
     assert (tmp_path / "reports" / "latest.txt").read_text() == f"{second.name}\n"
-    assert sorted(path.name for path in first.iterdir()) == ["report.html", "report.json", "report.md"]
+    assert sorted(path.name for path in first.iterdir()) == [
+        "codequality.json",
+        "junit.xml",
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
     assert sorted(path.name for path in (tmp_path / "reports").iterdir()) == sorted(
         [first.name, second.name, "latest.txt"]
     )

@@ -1,0 +1,129 @@
+"""`compatfix report`, and what validate and gate do with their reports: --fail-on, --baseline, GitHub."""
+
+import json
+import shutil
+
+import pytest
+
+from .conftest import ROOT, TARGETS
+
+EXAMPLE = ROOT / "reports" / "example"
+# A tree with fixes pending ends before a model is built, with one error and some notes.
+PENDING = ("--target", TARGETS / "qwen3-8b", "--draft", TARGETS / "qwen3-8b-dflash")
+
+
+@pytest.fixture
+def example(tmp_path):
+    """A copy of the example report that may be changed."""
+    copy = tmp_path / "example"
+    shutil.copytree(EXAMPLE, copy)
+
+    def change(edit):
+        path = copy / "report.json"
+        report = json.loads(path.read_text())
+        edit(report)
+        path.write_text(json.dumps(report))
+        return copy
+
+    return change
+
+
+def test_compare_of_two_runs(compatfix, example):
+    same = compatfix("report", "compare", EXAMPLE, EXAMPLE / "report.json")
+    assert (same.code, same.err) == (0, "")
+    assert same.out.splitlines()[-1] == "not worse"
+    worse = example(lambda report: report["verdict"]["scopes"][0].update(status="failed"))
+    run = compatfix("report", "compare", EXAMPLE, worse, "--format", "md")
+    assert (run.code, run.err) == (1, "worse: scope code: passed, now failed\n")
+    assert "| code | passed | failed | worse |" in run.out
+    assert compatfix("report", "compare", worse, EXAMPLE).code == 0
+    plain = json.loads(compatfix("report", "compare", EXAMPLE, worse, "--format", "json").out)
+    assert plain["worse"] == ["scope code: passed, now failed"]
+
+
+def test_a_report_of_the_future_is_refused_with_one_line(compatfix, example):
+    run = compatfix("report", "compare", EXAMPLE, example(lambda report: report.update(schema=2)))
+    assert run.code == 2 and run.out == ""
+    assert run.err.startswith("error: ") and "has schema version 2, this compatfix knows 1" in run.err
+    assert run.err.count("\n") == 1
+
+
+def test_schema_is_printed_as_published(compatfix):
+    published = (ROOT / "docs" / "report-v1.schema.json").read_text()
+    assert json.loads(compatfix("report", "schema").out) == json.loads(published)
+
+
+def test_pages_are_written_again_from_the_json(compatfix, example):
+    run = example(lambda report: report["findings"][0].update(message="a new message"))
+    before = (run / "report.json").read_bytes()
+    done = compatfix("report", "render", run)
+    assert done.code == 0
+    names = {"report.md", "report.html", "junit.xml", "codequality.json"}
+    assert {line.rpartition("/")[2] for line in done.out.splitlines()} == names
+    assert (run / "report.json").read_bytes() == before
+    assert "a new message" in (run / "report.html").read_text() and "a new message" in (run / "report.md").read_text()
+
+
+def test_the_example_is_what_this_version_writes(compatfix, example):
+    run = example(lambda report: None)
+    shutil.copy(EXAMPLE / "report.json", run / "report.json")
+    compatfix("report", "render", run)
+    for path in EXAMPLE.iterdir():
+        assert (run / path.name).read_text() == path.read_text(), f"compatfix report render {EXAMPLE}"
+
+
+def test_a_baseline_makes_findings_known_and_turns_no_scope_green(compatfix, tree):
+    first = compatfix("gate", tree, *PENDING)
+    assert first.code == 1
+    assert "gate: red (scope code is failed, 1 error)" in first.out
+    written = compatfix("report", "baseline", "reports")
+    assert written.code == 0
+    known = compatfix.directory / "known.json"
+    known.write_text(written.out)
+    second = compatfix("gate", tree, *PENDING, "--baseline", known)
+    assert second.code == 1
+    assert "CF905 error (known)" in second.out
+    count = len(json.loads(written.out)["entries"])
+    assert count >= 1 and "gate: red (scope code is failed; " in second.out
+
+
+def test_a_bad_baseline_is_told_before_anything_is_measured(compatfix, tree):
+    run = compatfix("gate", tree, *PENDING, "--baseline", "nowhere.json")
+    assert (run.code, run.out) == (2, "")
+    assert run.err == "error: cannot read the baseline nowhere.json: No such file or directory\n"
+    assert not (compatfix.directory / "reports").exists()
+
+
+def test_github_format_prints_commands_only(compatfix, tree):
+    run = compatfix("gate", tree, *PENDING, "--format", "github", "--fail-on", "note")
+    assert run.code == 1
+    lines = run.out.splitlines()
+    assert lines[0].startswith("::error title=scope code%3A failed::")
+    assert all(line.startswith("::error ") for line in lines)
+    assert "gate: red (scope code is failed, 1 error" in run.err
+
+
+def test_a_step_of_github_is_told_without_being_asked(compatfix, tree, monkeypatch):
+    summary = compatfix.directory / "summary.md"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    run = compatfix("gate", tree, *PENDING)
+    assert "\n::error title=CF905 error::" in run.out
+    assert summary.read_text().startswith("# compatfix gate\n")
+    quiet = compatfix("gate", tree, *PENDING, "--format", "json")
+    assert json.loads(quiet.out)["kind"] == "gate"
+    assert "::error title=CF905 error::" in quiet.err
+
+
+def test_every_form_is_in_the_report_directory(compatfix, tree):
+    compatfix("gate", tree, *PENDING)
+    reports = compatfix.directory / "reports"
+    run = reports / (reports / "latest.txt").read_text().strip()
+    assert sorted(path.name for path in run.iterdir()) == [
+        "codequality.json",
+        "junit.xml",
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
+    assert json.loads((run / "report.json").read_text())["required"] == ["code"]
