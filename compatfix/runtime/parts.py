@@ -34,9 +34,11 @@ def draft_logits(target: Any, hidden: Tensor) -> Tensor:
             f"{type(target).__name__}.get_output_embeddings() gives {head!r}; a draft without its own head needs one"
         )
     weight = getattr(head, "weight", None)
-    if isinstance(weight, Tensor) and weight.device.type != "meta":
-        # Quantised weights are integers: they dequantise to whatever the input is.
-        hidden = hidden.to(device=weight.device, dtype=weight.dtype if weight.dtype.is_floating_point else None)
+    if isinstance(weight, Tensor):
+        # Quantised weights are integers: they dequantise to whatever the input is. Offloaded ones lie nowhere: hooks
+        # bring them, and the input, to where they are used.
+        dtype = weight.dtype if weight.dtype.is_floating_point else hidden.dtype
+        hidden = hidden.to(device=weight.device if weight.device.type != "meta" else hidden.device, dtype=dtype)
     logits: Tensor = head(hidden)
     return logits
 
@@ -57,8 +59,12 @@ def hidden_state(hidden_states: Sequence[Tensor | None] | None, index: int) -> T
 
 
 def synchronize(device: Any = None) -> None:
-    """Waits for the accelerator, if there is one: `device`'s, or the first kind that is available."""
+    """Waits for the accelerator, if there is one: `device`'s, or the one that torch uses here."""
+    accelerator = getattr(torch, "accelerator", None)  # older versions of torch ask each kind for itself
     kinds = [torch.device(device).type] if device is not None else ["cuda", "npu", "xpu", "mps"]
+    if accelerator is not None and accelerator.is_available() and kinds != ["cpu"]:
+        accelerator.synchronize(None if device is None else torch.device(device))
+        return
     for kind in kinds:
         backend = getattr(torch, kind, None)
         if backend is not None and hasattr(backend, "synchronize") and kind != "cpu" and backend.is_available():

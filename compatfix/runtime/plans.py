@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .parts import input_embeddings
 from .probe import Baseline, baseline, error_of, untouched
 from .refusal import RuntimeRefusal
 from .strategies import STRATEGIES, Facts, Strategy
@@ -142,7 +143,7 @@ def _measure(target: nn.Module, key: tuple[Any, ...], forced: str | None, state_
     config: Any = getattr(target, "config", None)
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     with untouched(target):
-        base = baseline(target, config, key[0])
+        base = baseline(target, config, dtype_of(target))
         base = replace(base, facts=replace(base.facts, state_limit=state_limit))
         chosen, trials = _try(candidates, base)
     return Plan(
@@ -208,5 +209,13 @@ def _line(target: nn.Module, plan: Plan) -> str:
 
 
 def dtype_of(target: nn.Module) -> torch.dtype:
-    dtype: torch.dtype = _key(target)[0]
+    """The dtype in which the target computes: that of its embeddings' output. Weights may be stored in another."""
+    key, plan = _key(target), _plans.get(target)
+    if plan is not None and plan.key == key:
+        return plan.facts.dtype
+    embeddings = input_embeddings(target)
+    device = next((weight.device for weight in embeddings.parameters()), key[1])
+    with torch.no_grad():
+        one = torch.zeros(1, 1, dtype=torch.long, device=device if device.type != "meta" else torch.device("cpu"))
+        dtype: torch.dtype = embeddings(one).dtype
     return dtype

@@ -34,6 +34,7 @@ class PerToken:
         self._last: tuple[nn.Module, Forward] | None = None
         self._awaited: Tensor | None = None
         self._put_off: list[Tensor] = []
+        self._finishing = False
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -63,13 +64,16 @@ class PerToken:
         """The outputs (n, 1, …) of all depths that were put off, in their order."""
         if self._last is None or not self._put_off:
             return None
-        output: Tensor = self._last[1](torch.cat(self._put_off))
+        rows, self._put_off = torch.cat(self._put_off), []
+        self._finishing = True
+        # By the layer's own forward, since a hook around it may have to fetch its weights.
+        output: Tensor = self._last[0].forward(rows)
         return output
 
     def _forward(self, layer: nn.Linear, original: Forward) -> Forward:
         def forward(x: Tensor) -> Any:
-            if threading.get_ident() != self._thread:
-                return original(x)  # plain decoding of the same model in another thread
+            if threading.get_ident() != self._thread or self._finishing:
+                return original(x)  # plain decoding of the same model in another thread, or the end of this one
             whole = next((whole for rows, whole in self._given if rows is x), None)
             if whole is not None:
                 if layer not in self._ahead:
