@@ -71,10 +71,13 @@ class Draws:
         return torch.bucketize(rank, torch.tensor(RANK_CLASSES), right=True)
 
     def _by_proposal(self) -> Tensor:
-        """(n, V) class 0 for the draft's first candidate, 1 for its others, 2 for all other tokens."""
-        classes = torch.full(self.chances.shape, 2)
+        """(n, V) class 0 for the draft's first candidate, 1 for its others, 2 for the likeliest token that it did not
+        propose, 3 for all other tokens."""
+        classes = torch.full(self.chances.shape, 3)
         rows, columns = (self.proposed >= 0).nonzero(as_tuple=True)
         classes[rows, self.proposed[rows, columns]] = 1
+        left = self.chances.masked_fill(classes == 1, -1.0).argmax(1)
+        classes[torch.arange(len(left)), left] = 2
         first = self.proposed[:, 0]
         with_first = (first >= 0).nonzero()[:, 0]
         classes[with_first, first[with_first]] = 0

@@ -18,7 +18,7 @@ FEWEST = 50
 NEEDED = ("behind accepted tokens", "after a rejection")
 WAYS = {
     "likelihood": "the likeliest token, the second, the next 2, the next 4 and all others",
-    "proposal": "the draft's first candidate, its others and all other tokens",
+    "proposal": "the draft's first candidate, its others, the likeliest token besides and all others",
 }
 
 Row = Mapping[str, Any]
