@@ -65,6 +65,9 @@ def state_slots(cache: Any) -> list[Slot]:
 
 def length(cache: Any) -> int:
     """Number of tokens that the cache stands for."""
+    if COUNT in cache.__dict__:
+        counted: int = cache.__dict__[COUNT]
+        return counted
     try:
         told = int(cache.get_seq_length()) or told_by_layers(cache)
         # Some model-specific caches report the shape of a placeholder while they are empty.

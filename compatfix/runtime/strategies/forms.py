@@ -13,10 +13,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..mixers import Forward, Mixer, mentions, replaced_forwards, slots_of
+from ..mixers import Forward, Mixer, mentions, slots_of
 from ..refusal import RuntimeRefusal
 from ..slots import Slot
 from ..trees import Tree
+from ..withheld import intercepted
 from .base import Block, Facts, Record, Strategy
 from .mixer_levels import check_calls
 
@@ -100,7 +101,7 @@ class TreeForms(Strategy):
         slots = [_by_kind(own) for own in slots_of(mixers, block.cache)]
         passes: list[Pass | None] = [None] * len(mixers)
         makers = {mixer.module: self._maker(i, mixers, slots[i], block, passes) for i, mixer in enumerate(mixers)}
-        with replaced_forwards(makers):
+        with intercepted(makers, mixers, block.cache):
             output = block.forward(facts)
         check_calls([mixer for mixer, begun in zip(mixers, passes, strict=True) if begun is not None], facts)
         return output, FormsRecord(block.start, block.tree, mixers, [begun.kept() for begun in passes if begun])

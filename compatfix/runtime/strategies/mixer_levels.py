@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..mixers import Forward, Mixer, mentions, replaced_forwards
+from ..mixers import Forward, Mixer, mentions
 from ..refusal import RuntimeRefusal
 from ..schedules import Schedule, by_levels, depth_first, width_within
 from ..slots import state_slots
 from ..trees import Tree
+from ..withheld import intercepted
 from .base import Block, Facts, Record, Strategy
 from .per_token import PerToken
 
@@ -57,7 +58,7 @@ class MixerLevels(Strategy):
             mixer.module: _in_steps(mixer, block, schedule, None if width else states, inputs)
             for mixer in facts.mixers.found
         }
-        with replaced_forwards(makers):
+        with intercepted(makers, facts.mixers.found, block.cache):
             output = block.forward(facts)
         check_calls([taken.mixer for taken in inputs], facts)
         if width is None:
