@@ -190,6 +190,21 @@ _SHAPES: dict[str, Schema] = {
             "next_code": _NAME,
         }
     ),
+    "Sampled": _object(
+        {
+            "mode": _TEXT,
+            "function": _TEXT,
+            "status": {"enum": ["same", "different", "undecided", "raised"]},
+            "planned": _COUNT,
+            "texts": _COUNT,
+            "tokens": _COUNT,
+            "p": _NUMBER,
+            "evidence": _ANY_OBJECT,
+            "detectable": {"anyOf": [{"type": "null"}, _map(_NUMBER)]},
+            "lacks": _NAME,
+            "error": _RAISED,
+        }
+    ),
     "WithMargins": _object(
         {
             "dtype": _TEXT,
@@ -225,6 +240,7 @@ _SECTIONS: dict[str, Schema] = {
     ),
     "faults": _list(_ref("Fault")),
     "bf16": _ref("WithMargins"),
+    "sampling": _object({"sampler": _TEXT, "alarm": _NUMBER, "limit": _NUMBER, "modes": _list(_ref("Sampled"))}),
     "weights": _ref("WithMargins"),
     "benchmark": _object({"label": _TEXT, "rows": _list(_ref("BenchmarkRow"))}),
     "ladder": _list(_ref("Rung")),

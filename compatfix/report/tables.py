@@ -134,7 +134,7 @@ def _sampling(section: Mapping[str, Any]) -> Iterator[Table]:
     rows = tuple(
         (
             row["mode"],
-            row["status"],
+            f"takes no {row['lacks']}" if row["lacks"] else row["status"],
             str(row["tokens"]),
             "" if row["p"] is None else f"{row['p']:.2g}",
             f"{max(row['detectable'].values()):.2g}" if row["detectable"] else "",
@@ -142,7 +142,7 @@ def _sampling(section: Mapping[str, Any]) -> Iterator[Table]:
         )
         for row in section["modes"]
     )
-    columns = ("mode", "chances kept", "tokens", "p at most", "seen in 9 of 10", "tokens by situation")
+    columns = ("mode", "chances", "tokens", "p at most", "seen in 9 of 10", "tokens by situation")
     note = (
         f"{section['sampler']}; p bounds the chance that right code looks like this, different where it is at most "
         f"{section['alarm']:g} shared out among the modes; the next column is a total variation"

@@ -69,7 +69,8 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
     if open_questions:
         first = open_questions[0]
         more = f" (and {len(open_questions) - 1} more)" if len(open_questions) > 1 else ""
-        verdict = ScopeVerdict("code", "undecided", _reduced(data) + first.message + more, CODES[first.code].do or None)
+        step = first.fix or CODES[first.code].do or None
+        verdict = ScopeVerdict("code", "undecided", _reduced(data) + first.message + more, step)
         return verdict, (*wrong, *open_questions, *notes)
     return ScopeVerdict("code", "passed", _reduced(data) + _praise(data)), (*wrong, *notes)
 

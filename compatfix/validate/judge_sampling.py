@@ -26,7 +26,7 @@ Section = Mapping[str, Any]
 
 
 def status(row: Row) -> str:
-    """ "raised", "different", "same" or "undecided": the chances of the target are kept, are not, or nobody knows."""
+    """Whether the target's chances are the "same", "different", or "undecided"; "raised" where sampling did."""
     if row["error"] is not None:
         return "raised"
     if row["p"] is not None and row["p"] <= ALARM / MODES:
@@ -51,7 +51,13 @@ def open_sampling(section: Section | None) -> list[Finding]:
     """What keeps sampling from being called right."""
     rows = [row for row in (section or {}).get("modes", ()) if status(row) == "undecided"]
     return [
-        Finding("CF903", "error", "measured", f"{_name(row)} at {(section or {})['sampler']}: {_missing(row)}")
+        Finding(
+            "CF903",
+            "error",
+            "measured",
+            f"{_name(row)} at {(section or {})['sampler']}: {_missing(row)}",
+            fix=f"leave --{row['lacks'].replace('_', '-')} out" if row["lacks"] else None,
+        )
         for row in rows
     ]
 
