@@ -108,5 +108,13 @@ def assert_same_tensors(one: Any, other: Any, tolerance: float = TOLERANCE) -> N
         )
 
 
+def keep_keys_only(made: Any, start: int, path: Sequence[int]) -> None:
+    """A faulty commit: keys and values of `path` behind `start`, states left as they are. By hand."""
+    rows = torch.tensor([*range(start), *(start + node for node in path)])
+    for layer in made.layers:
+        if isinstance(getattr(layer, "keys", None), torch.Tensor) and layer.keys.ndim == 4:
+            layer.keys, layer.values = layer.keys[..., rows, :], layer.values[..., rows, :]
+
+
 def copied(made: Any) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in tiny.tensors(made).items()}

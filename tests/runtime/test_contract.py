@@ -11,7 +11,7 @@ import torch
 
 import compatfix.runtime as runtime
 
-from . import blocks, tiny
+from . import blocks, generation, tiny
 from .blocks import BUSHY, CHAIN, DEEP_WITH_SIBLINGS, TREES, Session, leaves, path_to, target
 
 # Every strategy of these goes through the whole contract; of the other kinds, the one that is chosen.
@@ -238,35 +238,8 @@ def test_threads_on_one_model_and_on_another_do_not_disturb_each_other(kind: str
 
 @every_strategy
 def test_a_whole_greedy_generation_equals_plain_greedy(kind: str, strategy: str) -> None:
-    count = 24
     session = Session(target(kind, strategy), 10, seed=3)
-    truth = tiny.greedy(session.model, session.prompt, count + 12)
-    text = [int(session.prefill.logits[0, -1].argmax())]
-    round_number, accepted_lengths = 0, []
-    while len(text) < count:
-        # An oracle: behind the last token a true continuation of 0 to 3 tokens, and decoys beside it.
-        right = truth[len(text) : len(text) + round_number % 4]
-        wrong = tiny.tokens(6, seed=round_number)
-        ids, parents = [text[-1]], [-1]
-        for i in range(3):
-            parent = len(ids) - 1 if i <= len(right) else 0
-            ids.append(wrong[i])
-            parents.append(parent)
-            if i < len(right):
-                ids.append(right[i])
-                parents.append(parent)
-        output = session.verify(ids, parents)
-        choices = output.logits[0].argmax(-1).tolist()
-        path = [0]
-        while True:
-            wanted = choices[path[-1]]
-            following = [n for n in range(len(ids)) if parents[n] == path[-1] and ids[n] == wanted]
-            if not following:
-                break
-            path.append(following[0])
-        runtime.commit(session.cache, path)
-        text += [*(ids[node] for node in path[1:]), choices[path[-1]]]
-        accepted_lengths.append(len(path))
-        round_number += 1
-    assert text[:count] == truth[:count]
-    assert {1, 2, 3, 4} <= set(accepted_lengths)
+    truth = tiny.greedy(session.model, session.prompt, 32)
+    outcome = generation.generate(session, truth, 24, budget=10, checks=0)
+    assert outcome.text == truth[:24]
+    assert outcome.rejected_at_once and outcome.accepted_in_part and outcome.accepted_whole
