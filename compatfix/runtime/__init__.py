@@ -7,6 +7,8 @@ its own. `verify` a block, then `commit` the accepted path; see verification.py 
 from __future__ import annotations
 
 from .caches import new_cache
+from .draft import draft_forward
+from .draft_config import block_size
 from .hidden import used_by
 from .parts import attention, draft_logits, hidden_state, input_embeddings, synchronize
 from .plans import describe, prepare
@@ -19,9 +21,11 @@ __all__ = [
     "VERSION",
     "RuntimeRefusal",
     "attention",
+    "block_size",
     "commit",
     "crop_to",
     "describe",
+    "draft_forward",
     "draft_logits",
     "hidden_state",
     "input_embeddings",

@@ -10,24 +10,53 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .draft_config import draft_number
+from .mixers import replaced_forwards
 from .refusal import RuntimeRefusal
 
 log = logging.getLogger(__name__)
 
 
-def input_embeddings(target: Any) -> nn.Module:
-    """The module that embeds the target's tokens, wherever the class keeps it."""
+def input_embeddings(target: Any, draft: Any = None) -> nn.Module:
+    """The module that embeds the target's tokens, wherever the class keeps it.
+
+    With a draft whose config has an `input_embedding_scale`, a module that gives the target's raw rows times that
+    scale: such a draft was trained on them, whatever the target's own module does to its rows.
+    """
     try:
         embeddings = target.get_input_embeddings()
     except (AttributeError, NotImplementedError) as error:
         raise RuntimeRefusal(f"{type(target).__name__} does not tell its input embeddings: {error}") from error
     if not isinstance(embeddings, nn.Module):
         raise RuntimeRefusal(f"{type(target).__name__}.get_input_embeddings() gives {embeddings!r}, not a module")
-    return embeddings
+    scale = draft_number(draft, "input_embedding_scale")
+    return embeddings if scale is None else ScaledRows(embeddings, scale)
 
 
-def draft_logits(target: Any, hidden: Tensor) -> Tensor:
-    """The target's output head on the draft's hidden states, moved to the head's dtype and device."""
+class ScaledRows(nn.Module):
+    """Raw rows of an embedding, times a scale: ids (…) to (…, H) in the dtype of the rows."""
+
+    def __init__(self, embeddings: nn.Module, scale: float) -> None:
+        super().__init__()
+        self.__dict__["embeddings"] = embeddings  # the target's, and no part of this module
+        self.scale = scale
+
+    def forward(self, ids: Tensor) -> Tensor:
+        embeddings = self.__dict__["embeddings"]
+        if not isinstance(embeddings, nn.Embedding):
+            raise RuntimeRefusal(f"{type(embeddings).__name__} is no plain embedding; its raw rows cannot be had")
+        # Inside whatever hook fetches the weights.
+        with replaced_forwards({embeddings: lambda _: lambda given: nn.Embedding.forward(embeddings, given)}):
+            rows: Tensor = embeddings(ids)
+        return rows * self.scale
+
+
+def draft_logits(target: Any, hidden: Tensor, draft: Any = None) -> Tensor:
+    """The target's output head on the draft's hidden states (…, H), moved to the head's dtype and device: (…, V).
+
+    With a draft, its config's `output_multiplier`, then its `final_logit_softcapping`. What the target does between its
+    head and its logits is no part of this: the draft's training decides.
+    """
     head = target.get_output_embeddings() if hasattr(target, "get_output_embeddings") else None
     if not callable(head):
         raise RuntimeRefusal(
@@ -40,6 +69,11 @@ def draft_logits(target: Any, hidden: Tensor) -> Tensor:
         dtype = weight.dtype if weight.dtype.is_floating_point else hidden.dtype
         hidden = hidden.to(device=weight.device if weight.device.type != "meta" else hidden.device, dtype=dtype)
     logits: Tensor = head(hidden)
+    multiplier, cap = draft_number(draft, "output_multiplier"), draft_number(draft, "final_logit_softcapping")
+    if multiplier is not None:
+        logits = logits * multiplier
+    if cap is not None and cap > 0:
+        logits = torch.tanh(logits / cap) * cap
     return logits
 
 

@@ -90,6 +90,8 @@ def test_parts_of_an_offloaded_target(how: str, tmp_path: Path) -> None:
     ids = tiny.prompt(6)
     with torch.inference_mode():
         assert torch.equal(runtime.input_embeddings(model)(ids), whole.get_input_embeddings()(ids))
+        scaled = runtime.input_embeddings(model, SimpleNamespace(input_embedding_scale=3.0))
+        assert torch.equal(scaled(ids), whole.get_input_embeddings().weight[ids] * 3)
         hidden = torch.randn(1, 3, tiny.HIDDEN, dtype=torch.float64)
         expected = whole.lm_head(hidden.float())
         torch.testing.assert_close(runtime.draft_logits(model, hidden), expected)
