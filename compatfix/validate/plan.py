@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +39,7 @@ class ValidateRequest:
     `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
     unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
     `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only. With a `temperature`, `samples`
-    texts per mode are sampled too, on the tiny model.
+    texts per mode are sampled too, on the tiny model. `texts` are the prompts for real weights, in place of a few.
     """
 
     tree: str
@@ -61,6 +62,7 @@ class ValidateRequest:
     top_p: float = 1.0
     top_k: int = 0
     samples: int = 96
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ def _tasks(request: ValidateRequest) -> list[_Task]:
         size = {"texts": request.samples, "shares": SAMPLING_SHARES}
         tasks += [_Task("sampling", {**sampler, **size, "share": share}) for share in range(SAMPLING_SHARES)]
     if request.on == "weights":
-        tasks.append(_Task("weights", {"prompts": SIDE_PROMPTS, "tokens": request.tokens}))
+        own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts)}
+        tasks.append(_Task("weights", {**own, "tokens": request.tokens}))
     return tasks
 
 
@@ -255,7 +258,9 @@ def _sampling(results: Mapping[str, list[Any]]) -> dict[str, Any] | None:
     found = [answer["result"] for answer in results.get("sampling", ()) if answer["result"]]
     if not found:
         return None
-    return {"sampler": found[0]["sampler"], "modes": [row for result in found for row in result["modes"]]}
+    # The modes were dealt out one by one.
+    dealt = zip_longest(*(result["modes"] for result in found))
+    return {"sampler": found[0]["sampler"], "modes": [row for rows in dealt for row in rows if row is not None]}
 
 
 def _sections(request: ValidateRequest, data: CodeData, results: Mapping[str, list[Any]]) -> dict[str, Any]:

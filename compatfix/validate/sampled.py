@@ -19,10 +19,10 @@ from compatfix.validate.sampler import Sampler
 
 TEXT_TOKENS = 16
 # Texts between two looks at the evidence; a tree that is wrong ends there.
-BATCH = 32
+BATCH = 16
 FIRST_PROMPT = 900
 
-FIRST, PLAINLY = "first token", "plain decoding"
+FIRST, PLAINLY = "behind the prompt", "plain decoding"
 BEHIND, AFTER_REJECTION, AFTER_ALL = "behind accepted tokens", "after a rejection", "after full acceptance"
 
 
