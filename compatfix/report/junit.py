@@ -72,6 +72,17 @@ def _checks(sections: Mapping[str, Any]) -> Iterator[Case]:
     for section in ("bf16", "weights"):
         for row in (sections.get(section) or {}).get("modes", ()):
             yield _compared(section, row, sections[section]["noise"])
+    for row in (sections.get("sampling") or {}).get("modes", ()):
+        yield _sampling(row)
+
+
+def _sampling(row: Mapping[str, Any]) -> Case:
+    name = f"{row['mode']}, sampling: the target's chances are kept"
+    outcomes: dict[str, Outcome] = {"same": "passed", "different": "failure", "raised": "error"}
+    told = f"{row['status']} after {row['tokens']} tokens" + (
+        "" if row["p"] is None else f" (p at most {row['p']:.2g})"
+    )
+    return Case(name, outcomes.get(row["status"], "skipped"), told)
 
 
 def _tally(tally: Mapping[str, Any]) -> Case:

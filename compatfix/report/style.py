@@ -109,10 +109,10 @@ overflow-wrap:normal;align-self:start}
 .findings>li{padding:.55rem 0;border-bottom:1px solid var(--rule)}
 .findings .head{display:flex;flex-wrap:wrap;gap:.4rem .6rem;align-items:baseline;margin:0 0 .2rem}
 .fix{background:var(--panel);border-radius:.3rem;padding:.3rem .6rem;margin:.35rem 0 0}
-figure{margin:0 0 2.5rem;display:grid;gap:.75rem 2.25rem;grid-template-columns:minmax(0,29rem) minmax(0,1fr)}
+figure{margin:0 0 2.5rem;display:grid;gap:.75rem 2rem;grid-template-columns:minmax(0,26rem) minmax(0,1fr)}
 figure h3{grid-column:1/-1}
 figcaption{grid-column:1/-1;font-size:.9rem;margin-top:-.5rem}
-svg{display:block;width:100%;height:auto;max-width:29rem}
+svg{display:block;width:100%;height:auto;max-width:27rem}
 svg text{fill:var(--ink);font-family:inherit;font-size:10.5px}
 svg .small{font-size:9px}
 svg .soft{fill:var(--muted)}
@@ -133,6 +133,7 @@ th.short{white-space:nowrap}
 td.number,th.number{text-align:right;white-space:nowrap}
 td.prose{min-width:14rem;overflow-wrap:anywhere}
 figure td.prose{min-width:8rem}
+figure :is(th,td){padding-right:.7rem}
 p.note{font-size:.9rem}
 ul.plain+h3,h3.topic{margin:1.1rem 0 .2rem}
 .evidence{color:var(--muted);font-size:.85rem;white-space:nowrap}

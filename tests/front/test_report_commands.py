@@ -8,8 +8,7 @@ import pytest
 from .conftest import ROOT, TARGETS
 
 EXAMPLE = ROOT / "reports" / "example"
-# A tree with fixes pending ends before a model is built, with one error and some notes.
-PENDING = ("--target", TARGETS / "qwen3-8b", "--draft", TARGETS / "qwen3-8b-dflash")
+MODELS = ("--target", TARGETS / "qwen3-8b", "--draft", TARGETS / "qwen3-8b-dflash")
 
 
 @pytest.fixture
@@ -72,30 +71,30 @@ def test_the_example_is_what_this_version_writes(compatfix, example):
         assert (run / path.name).read_text() == path.read_text(), f"compatfix report render {EXAMPLE}"
 
 
-def test_a_baseline_makes_findings_known_and_turns_no_scope_green(compatfix, tree):
-    first = compatfix("gate", tree, *PENDING)
+def test_a_baseline_makes_findings_known_and_turns_no_scope_green(compatfix, pending):
+    first = compatfix("gate", pending, *MODELS)
     assert first.code == 1
     assert "gate: red (scope code is failed, 1 error)" in first.out
     written = compatfix("report", "baseline", "reports")
     assert written.code == 0
     known = compatfix.directory / "known.json"
     known.write_text(written.out)
-    second = compatfix("gate", tree, *PENDING, "--baseline", known)
+    second = compatfix("gate", pending, *MODELS, "--baseline", known)
     assert second.code == 1
     assert "CF905 error (known)" in second.out
     count = len(json.loads(written.out)["entries"])
     assert count >= 1 and "gate: red (scope code is failed; " in second.out
 
 
-def test_a_bad_baseline_is_told_before_anything_is_measured(compatfix, tree):
-    run = compatfix("gate", tree, *PENDING, "--baseline", "nowhere.json")
+def test_a_bad_baseline_is_told_before_anything_is_measured(compatfix, pending):
+    run = compatfix("gate", pending, *MODELS, "--baseline", "nowhere.json")
     assert (run.code, run.out) == (2, "")
     assert run.err == "error: cannot read the baseline nowhere.json: No such file or directory\n"
     assert not (compatfix.directory / "reports").exists()
 
 
-def test_github_format_prints_commands_only(compatfix, tree):
-    run = compatfix("gate", tree, *PENDING, "--format", "github", "--fail-on", "note")
+def test_github_format_prints_commands_only(compatfix, pending):
+    run = compatfix("gate", pending, *MODELS, "--format", "github", "--fail-on", "note")
     assert run.code == 1
     lines = run.out.splitlines()
     assert lines[0].startswith("::error title=scope code%3A failed::")
@@ -103,20 +102,20 @@ def test_github_format_prints_commands_only(compatfix, tree):
     assert "gate: red (scope code is failed, 1 error" in run.err
 
 
-def test_a_step_of_github_is_told_without_being_asked(compatfix, tree, monkeypatch):
+def test_a_step_of_github_is_told_without_being_asked(compatfix, pending, monkeypatch):
     summary = compatfix.directory / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    run = compatfix("gate", tree, *PENDING)
+    run = compatfix("gate", pending, *MODELS)
     assert "\n::error title=CF905 error::" in run.out
     assert summary.read_text().startswith("# compatfix gate\n")
-    quiet = compatfix("gate", tree, *PENDING, "--format", "json")
+    quiet = compatfix("gate", pending, *MODELS, "--format", "json")
     assert json.loads(quiet.out)["kind"] == "gate"
     assert "::error title=CF905 error::" in quiet.err
 
 
-def test_every_form_is_in_the_report_directory(compatfix, tree):
-    compatfix("gate", tree, *PENDING)
+def test_every_form_is_in_the_report_directory(compatfix, pending):
+    compatfix("gate", pending, *MODELS)
     reports = compatfix.directory / "reports"
     run = reports / (reports / "latest.txt").read_text().strip()
     assert sorted(path.name for path in run.iterdir()) == [
