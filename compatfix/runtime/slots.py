@@ -94,19 +94,16 @@ def check_complete(cache: Any) -> None:
 
 
 def keep_tokens(cache: Any, start: int, path: Sequence[int]) -> None:
-    """Keeps the first `start` tokens and, behind them, the tokens `start + i` for i in `path`."""
-    contiguous = list(path) == list(range(len(path)))
-    rows: dict[torch.device, Tensor] = {}
-    for slot in token_slots(cache):
-        tensor, axis = slot.tensor, slot.token_axis
-        assert axis is not None
-        if contiguous:
-            slot.put(tensor.narrow(axis, 0, start + len(path)))
-            continue
-        if tensor.device not in rows:
-            rows[tensor.device] = torch.tensor([start + i for i in path], device=tensor.device)
-        kept = tensor.index_select(axis, rows[tensor.device])
-        slot.put(torch.cat([tensor.narrow(axis, 0, start), kept], dim=axis))
+    """Keeps the first `start` tokens and, behind them, the tokens `start + i` for i in `path`.
+
+    Nothing before `start` is copied or written to: the kept tokens are moved within their tensors.
+    """
+    slots = token_slots(cache)
+    if list(path) != list(range(len(path))):
+        _move(slots, start, path)
+    for slot in slots:
+        assert slot.token_axis is not None
+        slot.put(slot.tensor.narrow(slot.token_axis, 0, start + len(path)))
     _set_counters(cache, start + len(path))
 
 
@@ -149,6 +146,24 @@ def told_by_layers(cache: Any) -> int:
 def holds_keys(layer: Any) -> bool:
     keys = getattr(layer, "keys", None)
     return isinstance(keys, Tensor) and keys.ndim >= 3 and hasattr(layer, "get_seq_length")
+
+
+def _move(slots: Sequence[Slot], start: int, path: Sequence[int]) -> None:
+    """Writes the tokens `start + i`, for i in `path`, behind the first `start` ones, in place."""
+    rows: dict[torch.device, Tensor] = {}
+    moved: list[Tensor] = []
+    for slot in slots:
+        assert slot.token_axis is not None
+        device = slot.tensor.device
+        if device not in rows:
+            rows[device] = torch.tensor([start + i for i in path], device=device)
+        moved.append(slot.tensor.index_select(slot.token_axis, rows[device]))
+    # All are read before any is written, since layers may share a tensor.
+    for slot, kept in zip(slots, moved, strict=True):
+        assert slot.token_axis is not None
+        # Tensors made in inference mode may be written to in that mode only.
+        with torch.inference_mode(slot.tensor.is_inference()), torch.no_grad():
+            slot.tensor.narrow(slot.token_axis, start, len(path)).copy_(kept)
 
 
 def _any_state(cache: Any) -> bool:

@@ -154,9 +154,18 @@ class PathsRecord(Record):
         self.call = block.call if states else None
 
     def keep(self, cache: Any, path: Sequence[int]) -> None:
+        if self.call is None or not path or tuple(path) in self.whole:
+            super().keep(cache, path)
+            return
         held = [(slot, slot.tensor) for slot in (*token_slots(cache), *state_slots(cache))]
         try:
-            super().keep(cache, path)
+            keep_tokens(cache, self.start, ())
+            for slot in state_slots(cache):
+                slot.put(slot.tensor.clone())  # layers update their states in place
+            # Tensors made in inference mode may be updated in that mode only.
+            inference = any(slot.tensor.is_inference() for slot in state_slots(cache))
+            with torch.inference_mode(inference), torch.no_grad():
+                _line(self.call, path, self.start).forward()
         except BaseException:
             for slot, tensor in held:
                 slot.put(tensor)
@@ -164,20 +173,10 @@ class PathsRecord(Record):
             raise
 
     def keep_states(self, cache: Any, path: Sequence[int]) -> None:
-        if not self.states or self.call is None:
-            return
-        row = self.whole.get(tuple(path))
-        if row is not None:
-            for slot in state_slots(cache):
-                slot.put(self.states[slot.label][row : row + 1].clone())
-            return
-        keep_tokens(cache, self.start, ())
+        row = self.whole.get(tuple(path), 0)
         for slot in state_slots(cache):
-            slot.put(slot.tensor.clone())  # layers update their states in place
-        # Tensors made in inference mode may be updated in that mode only.
-        inference = any(slot.tensor.is_inference() for slot in state_slots(cache))
-        with torch.inference_mode(inference), torch.no_grad():
-            _line(self.call, path, self.start).forward()
+            if slot.label in self.states:
+                slot.put(self.states[slot.label][row : row + 1].clone())
 
 
 def _line(call: Call, path: Sequence[int], start: int) -> Call:
