@@ -43,6 +43,7 @@ def tree_of(block: int, budget: int) -> Tree:
     """A tree of `budget` nodes and the root, `block` deep: a spine, and siblings of its nodes with short tails.
 
     Such is the shape that a draft of `block` tokens with a fixed node budget gives: broad at the top, thin at the end.
+    Nodes are numbered by depth, so that a path's nodes are no neighbours, as in a tree that is built best first.
     """
     parents = list(range(-1, min(block, budget + 1) - 1))
     generator = torch.Generator().manual_seed(0)
@@ -54,7 +55,9 @@ def tree_of(block: int, budget: int) -> Tree:
         if depths[parent] < block - 1:
             parents.append(parent)
             depths.append(depths[parent] + 1)
-    return Tree(tuple(parents))
+    order = sorted(range(len(parents)), key=depths.__getitem__)
+    place = {node: index for index, node in enumerate(order)}
+    return Tree(tuple(place.get(parents[node], -1) for node in order))
 
 
 class Bench:
@@ -103,13 +106,37 @@ class Bench:
 
         return once
 
+    def halves(self, name: str, tree: Tree) -> tuple[Callable[[Any], Any], Callable[[Any], object]]:
+        """Verify (returning the output) and commit, apart; the naive forward commits nothing."""
+        if name == NAIVE:
+            return self._naive_forward(tree), lambda _: None
+        arguments, path = self._arguments(tree), torch.tensor(accepted(tree))
+        target = self.targets[name]
+        return (
+            lambda cache: runtime.verify(target, **arguments, past_key_values=cache, use_cache=True),
+            lambda cache: runtime.commit(cache, path),
+        )
+
     def copied_cache(self) -> Any:
         return copy.deepcopy(self._prefilled)
 
     def _run(self, name: str, tree: Tree) -> Callable[[Any], Taken]:
-        return self._naive(tree) if name == NAIVE else self.exact(name, tree)
+        return self.naive(tree) if name == NAIVE else self.exact(name, tree)
 
-    def _naive(self, tree: Tree) -> Callable[[Any], Taken]:
+    def naive(self, tree: Tree) -> Callable[[Any], Taken]:
+        forward = self._naive_forward(tree)
+
+        def once(cache: Any) -> Taken:
+            before = Snapshot(cache, own_states=True)
+            begun = self.clock()
+            forward(cache)
+            taken = self.clock() - begun
+            before.restore(cache)
+            return Taken(1e3 * taken)
+
+        return once
+
+    def _naive_forward(self, tree: Tree) -> Callable[[Any], Any]:
         """One call of the model over the same nodes, under masks that are right for its attention."""
         arguments, facts = self._arguments(tree), plan_of(next(iter(self.targets.values()))).facts
         arguments["attention_mask"] = tree_masks(facts.config, tree, self.context, torch.float32, torch.device("cpu"))
@@ -126,16 +153,11 @@ class Bench:
             if "attention_mask" in inspect.signature(mixer.module.forward).parameters
         }
 
-        def once(cache: Any) -> Taken:
-            before = Snapshot(cache, own_states=True)
+        def forward(cache: Any) -> Any:
             with replaced_forwards(makers):
-                begun = self.clock()
-                self.model(**arguments, use_cache=True, **{keyword: cache})
-                taken = self.clock() - begun
-            before.restore(cache)
-            return Taken(1e3 * taken)
+                return self.model(**arguments, use_cache=True, **{keyword: cache})
 
-        return once
+        return forward
 
     def _arguments(self, tree: Tree) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(2)
