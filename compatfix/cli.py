@@ -27,6 +27,7 @@ from compatfix.options import (
     github_format_option,
     ignore_option,
     memory_option,
+    prompt_file_option,
     python_option,
     samples_option,
     select_option,
@@ -273,6 +274,7 @@ def validation_options(command: Any) -> Any:
             click.option("--prompts", type=click.IntRange(1), default=24, show_default=True),
             click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
             click.option("--seed", type=int, default=0, show_default=True),
+            prompt_file_option,
             temperature_option,
             top_p_option,
             top_k_option,
@@ -411,10 +413,15 @@ def _start(cmd: tuple[str, ...]) -> None:
 
 def _validation_options(options: dict[str, Any]) -> ValidationOptions:
     from compatfix.gating import ValidationOptions
+    from compatfix.validate.prompt_file import read_prompts
 
     if options["temperature"] is None and (options["top_p"] < 1 or options["top_k"]):
         raise UsageError("--top-p and --top-k say how to sample: give --temperature too")
-    return ValidationOptions(**_worker_options(options))
+    prompt_file = options.pop("prompt_file")
+    if prompt_file is not None and options["on"] != "weights":
+        raise UsageError("--prompt-file needs --on weights: a tiny random model has no language to be prompted in")
+    texts = () if prompt_file is None else read_prompts(prompt_file)
+    return ValidationOptions(**_worker_options(options), texts=texts)
 
 
 def _worker_options(options: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class ValidationOptions:
     """How much to measure, on what, and in which environment; limits are per step, in seconds and bytes.
 
     With a `temperature` (above 0), sampling is judged too: `samples` texts per mode, `top_p` 1 and `top_k` 0 for none.
+    `texts` are the prompts for real weights; without any, a few of the tool's own.
     """
 
     on: Literal["tiny", "weights"] = "tiny"
@@ -42,6 +43,7 @@ class ValidationOptions:
     top_p: float = 1.0
     top_k: int = 0
     samples: int = 96
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def judge(
         top_p=options.top_p,
         top_k=options.top_k,
         samples=options.samples,
+        texts=options.texts,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
     try:

@@ -116,6 +116,9 @@ memory_option = click.option(
 )
 select_option = click.option("--select", callback=split_codes, help=f"Only these rules. {CODE_LIST_HELP}")
 ignore_option = click.option("--ignore", callback=split_codes, help=f"Not these rules. {CODE_LIST_HELP}")
+prompt_file_option = click.option(
+    "--prompt-file", metavar="FILE", help="With --on weights: prompts, one a line (text or JSON); - for standard input."
+)
 temperature_option = click.option(
     "--temperature", type=float, callback=above_zero, metavar="T", help="Judge sampling at this temperature too."
 )

@@ -6,7 +6,7 @@ The same runs as on the tiny model, with the real draft in the oracle's place an
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
@@ -89,7 +89,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
         plain_tokens=range(1, min(int(mask), text_config(target).vocab_size)),
         seed=args["seed"],
     )
-    bench.prompts = _texts(target_dir)
+    bench.prompts = _tokenised(target_dir, args.get("texts") or ())
     bench.surplus = [*surplus, *draft_surplus]
     progress("loaded", 2, 2)
     return bench
@@ -165,12 +165,18 @@ def _check_memory(*directories: Path) -> None:
         )
 
 
-def _texts(directory: Path) -> list[list[int]]:
-    """Tokenised prompts, or none where the directory has no tokenizer."""
+def _tokenised(directory: Path, texts: Sequence[str]) -> list[list[int]]:
+    """`texts`, or else the tool's own, as ids. Without a tokenizer there are none, which `texts` cannot do without."""
     if not any((directory / name).exists() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        if texts:
+            raise Incomplete(f"prompts were given as text, and {directory} has no tokenizer")
         return []
     from transformers import AutoTokenizer
 
     with _loading("target's tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    return [list(tokenizer.encode(text)) for text in TEXTS]
+    prompts = [list(tokenizer.encode(text)) for text in texts or TEXTS]
+    empty = [number for number, prompt in enumerate(prompts, start=1) if not prompt]
+    if empty:
+        raise Incomplete(f"prompt {empty[0]} has no token in the target's vocabulary")
+    return prompts
