@@ -293,11 +293,11 @@ def _cell(value: Any) -> str:
 
 
 def _two(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+    return f"{value:.2f}" if value is not None and math.isfinite(value) else "–"
 
 
 def _three(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    return f"{value:.3g}" if value is not None and math.isfinite(value) else "–"
 
 
 def _percent(value: float | None) -> str:

@@ -126,3 +126,11 @@ def test_every_form_is_in_the_report_directory(compatfix, pending):
         "report.md",
     ]
     assert json.loads((run / "report.json").read_text())["required"] == ["code"]
+
+
+def test_places_exempt_by_a_comment_stand_in_the_verdict(compatfix, pending):
+    with (pending / "loop.py").open("a") as file:
+        file.write("    kv.crop(5)  # compatfix: ignore[CF203]\n")
+    run = compatfix("gate", pending, *MODELS)
+    assert "[exempt by a comment: CF203 (1)]" in " ".join(run.out.split())
+    assert "exempt by a comment in the code: CF203 (1)" in compatfix("patch", pending, "--check").out
