@@ -77,6 +77,13 @@ def test_a_fault_is_flagged(fault):
     assert weigh(sampled(FAULTS[fault])).p <= ALARM
 
 
+def test_a_small_fault_takes_more_tokens():
+    """The likeliest token of the residual in the place of a draw from it: a quarter of the tokens, and near the truth."""
+    fault = replace(REJECTION_CHAIN, correction="greedy residual")
+    assert weigh(sampled(fault)).p > ALARM
+    assert weigh(sampled(fault, texts=300)).p <= ALARM
+
+
 def test_a_state_that_keeps_rejected_tokens_is_flagged_where_it_shows():
     evidence = weigh(sampled(EXACT_CHAIN, forgetful=True))
     assert evidence.p <= ALARM
