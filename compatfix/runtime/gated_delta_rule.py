@@ -33,7 +33,8 @@ class DeltaRecord:
         decay = self.decay.index_select(-1, path)
         last = decay[..., -1:]
         keys = self.keys.index_select(-2, path) * (last - decay).exp()[..., None]
-        return self.state * last.exp()[..., None] + keys.transpose(-1, -2) @ self.writes.index_select(-2, path)
+        written = keys.transpose(-1, -2) @ self.writes.index_select(-2, path)
+        return torch.addcmul(written, self.state, last.exp()[..., None])
 
 
 def tree_gated_delta(

@@ -36,8 +36,8 @@ class KimiRecord:
         decay = self.decay.index_select(2, path)
         last = decay[:, :, -1:]
         keys = self.keys.index_select(2, path) * (last - decay).exp()
-        writes = self.writes.index_select(2, path)
-        return self.state * last.exp().transpose(-1, -2) + keys.transpose(-1, -2) @ writes
+        written = keys.transpose(-1, -2) @ self.writes.index_select(2, path)
+        return torch.addcmul(written, self.state, last.exp().transpose(-1, -2))
 
 
 def tree_kimi_delta(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -30,10 +31,10 @@ class LightningRecord:
         S' = λ^n S + Σ over j in the path of λ^(n - 1 - d_j) k_j v_jᵀ, with n nodes in the path and d_j = 0 … n - 1.
         """
         count = path.shape[0]
-        left = path.new_tensor(range(count - 1, -1, -1)).to(self.keys.dtype)[:, None]
+        left = torch.arange(count - 1, -1, -1, dtype=self.keys.dtype, device=path.device)[:, None]
         keys = self.keys.index_select(2, path) * (-self.slope * left).exp()
-        values = self.values.index_select(2, path)
-        return self.state * (-self.slope * count).exp() + keys.transpose(-1, -2) @ values
+        written = keys.transpose(-1, -2) @ self.values.index_select(2, path)
+        return torch.addcmul(written, self.state, (-self.slope * count).exp())
 
 
 def tree_lightning(

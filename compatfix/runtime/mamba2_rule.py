@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -33,8 +34,10 @@ class SsdRecord:
         last = decay[..., -1:]
         written = self.written.index_select(-2, path) * (last - decay).exp()[..., None]
         keys = self.keys.index_select(-2, path)
-        keys = keys.repeat_interleave(written.shape[1] // keys.shape[1], dim=1)
-        return self.state * last.exp()[..., None] + written.transpose(-1, -2) @ keys
+        # Heads of a group share its B, so that they are written by one product per group: (B, G, H/G · P, S).
+        batch, groups, count = keys.shape[:3]
+        columns = written.transpose(-1, -2).reshape(batch, groups, -1, count)
+        return torch.addcmul((columns @ keys).view_as(self.state), self.state, last.exp()[..., None])
 
 
 def tree_ssd(
