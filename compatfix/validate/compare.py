@@ -154,7 +154,7 @@ def draft_cache_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
             arguments[name] = _fresh_cache()
     try:
         with watch.quiet(), torch.inference_mode():
-            output = real(**arguments, **extra)
+            output = (watch.last_draft["through"] or real)(**arguments, **extra)
     except Exception:
         # The draft cannot be called in this other way; nothing is claimed about it.
         return None

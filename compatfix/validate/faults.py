@@ -100,7 +100,11 @@ class HiddenStateOffset(Tamper):
     def after_verify(self, watch: Watch, forward: Forward, output: Any) -> None:
         states = getattr(output, "hidden_states", None)
         if states is not None:
-            output.hidden_states = (*states[1:], states[-1])
+            # Trees may keep those entries only that they read: then the next one of them.
+            later = [next((s for s in states[i + 1 :] if s is not None), states[i]) for i in range(len(states))]
+            output.hidden_states = tuple(
+                new if old is not None else None for old, new in zip(states, later, strict=True)
+            )
 
 
 class WrongAcceptance(Tamper):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -269,6 +270,7 @@ class Watch:
             states = output if isinstance(output, Tensor) else output[0]
             self.last_draft = {
                 "real": real,
+                "through": self._through_runtime(),
                 "arguments": {**given, "noise_embedding": given["noise_embedding"].clone()},
                 "output": states.detach().clone(),
             }
@@ -281,6 +283,11 @@ class Watch:
             return changed if isinstance(output, Tensor) else _with_first(output, changed)
 
         return forward
+
+    def _through_runtime(self) -> Callable[..., Any] | None:
+        """How the tree just called the draft, where it is the runtime that gives the draft its masks."""
+        function = getattr(sys.modules.get(RUNTIME), "draft_forward", None)
+        return None if function is None or self._depth == 0 else functools.partial(function, self.draft)
 
     def _check_noise(self, noise: Tensor) -> None:
         """The block's first row is the last committed token, the others the mask; the first that differs is kept."""
