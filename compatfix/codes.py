@@ -157,11 +157,7 @@ _TABLE = (
          "Drafts keep block_size at the top of the config or nested in dflash_config.",
          "An AttributeError, or a default that the draft was not trained for.",
          "pass --block-size, or move the field"),
-    Code("CF408", "draft-sliding-windows", "warning", "the draft has sliding-window layers that get no mask",
-         "The config of the draft names sliding_attention layers; the published code applies windows only under "
-         "FlashAttention.",
-         "Beyond the window the draft attends to more than it was trained with: acceptance falls, never losslessness.",
-         "keep contexts below the window, or use an attention implementation that applies it"),
+    Code("CF408", "draft-sliding-windows", "warning", "the draft has sliding-window layers that get no mask"),
     Code("CF409", "not-a-draft", "error", "the draft directory does not hold a DFlash draft",
          "Its config lacks what a DFlash draft needs.",
          "Pairing cannot be judged.",

@@ -13,7 +13,7 @@ from compatfix.rewrites.flow.scopes import SCOPED, nodes_of, owner_of
 _ROUNDS = 25
 RUNTIME = "compatfix_runtime"
 _PASSIVE = (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.arguments, ast.keyword, ast.alias)
-_PROXIES = {"compatfix_runtime.verify"}
+_PROXIES = {"compatfix_runtime.verify", "compatfix_runtime.draft_forward"}
 
 
 class Flow:

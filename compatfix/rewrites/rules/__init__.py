@@ -9,6 +9,7 @@ from compatfix.rewrites.rules.attention_only_compaction import AttentionOnlyComp
 from compatfix.rewrites.rules.bare_dynamic_cache import BareDynamicCache
 from compatfix.rewrites.rules.cache_update_kwargs import CacheUpdateKwargs
 from compatfix.rewrites.rules.cuda_synchronize import CudaSynchronize
+from compatfix.rewrites.rules.draft_sliding_windows import DraftSlidingWindows
 from compatfix.rewrites.rules.embedding_path import EmbeddingPath
 from compatfix.rewrites.rules.flash_attention_by_name import FlashAttentionByName
 from compatfix.rewrites.rules.head_path import HeadPath
@@ -25,6 +26,7 @@ RULES: tuple[type[Rule], ...] = (
     UnverifiedForward,
     AbsoluteCrop,
     AttentionOnlyCompaction,
+    DraftSlidingWindows,
     CacheUpdateKwargs,
     CudaSynchronize,
     FlashAttentionByName,

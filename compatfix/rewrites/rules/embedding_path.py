@@ -4,6 +4,7 @@ import ast
 
 from compatfix.rewrites.cases import draft, target
 from compatfix.rewrites.code import Code
+from compatfix.rewrites.drafting import name_of_draft
 from compatfix.rewrites.flow.objects import Obj
 from compatfix.rewrites.rule import Case, Outcome, Rule, Unfixed
 
@@ -15,7 +16,8 @@ class EmbeddingPath(Rule):
     """Takes the target's input embeddings by an attribute path.
 
     ## What it does
-    Finds `target.model.embed_tokens` and the like on a target, and asks the runtime instead.
+    Finds `target.model.embed_tokens` and the like on a target, and asks the runtime instead. Where a draft with a name
+    takes what they give, it is passed too: its config may ask for raw rows times a scale.
 
     ## Why it breaks
     `model.embed_tokens` exists in 140 of 276 classes of transformers 5.24. Classes with a vision tower keep it under
@@ -27,7 +29,8 @@ class EmbeddingPath(Rule):
         noise = input_embeddings(target)(block_ids)
 
     ## Fix safety
-    Safe: every class answers `get_input_embeddings`, which the runtime uses; the module is the same.
+    Safe: every class answers `get_input_embeddings`, which the runtime uses; without a scale in the draft's config the
+    module is the same.
     """
 
     code = "CF101"
@@ -50,7 +53,7 @@ class EmbeddingPath(Rule):
         ),
         Case(
             "draft(noise_embedding=big.model.embed_tokens(ids), target_hidden=h)",
-            "draft(noise_embedding=input_embeddings(big)(ids), target_hidden=h)",
+            "draft(noise_embedding=input_embeddings(big, draft)(ids), target_hidden=h)",
         ),
         Case(
             "def embed(m, ids):\n    return m.model.embed_tokens(ids)\nnoise = embed(target, ids)",
@@ -74,7 +77,9 @@ class EmbeddingPath(Rule):
         while isinstance(receiver, ast.Attribute) and not code.values(receiver) & targets:
             receiver = receiver.value
         if code.values(receiver) & targets:
-            return self.replace(node, "$input_embeddings({target})", target=receiver)
+            draft = name_of_draft(node, code) if _feeds_draft(node, code) else None
+            template = "$input_embeddings({target})" if draft is None else f"$input_embeddings({{target}}, {draft})"
+            return self.replace(node, template, target=receiver)
         name = code.name_of(targets, node)
         if name is None:
             return Unfixed(node, "no name for the target is in reach here; pass the target in and use input_embeddings")
@@ -83,12 +88,15 @@ class EmbeddingPath(Rule):
     @staticmethod
     def _by_use(node: ast.Attribute, owners: set[Obj], code: Code) -> set[Obj]:
         """The owner is a target too where what its embeddings give is what a draft takes."""
-        call = code.parent(node)
-        if not owners or not isinstance(call, ast.Call) or call.func is not node:
-            return set()
-        site = code.site(call)
         strangers = {owner for owner in owners if owner.kind != "instance"} - code.roles.drafts
-        return strangers if site is not None and code.feeds_draft(site.result) else set()
+        return strangers if owners and _feeds_draft(node, code) else set()
+
+
+def _feeds_draft(node: ast.Attribute, code: Code) -> bool:
+    """Whether what these embeddings give is what a draft takes."""
+    call = code.parent(node)
+    site = code.site(call) if isinstance(call, ast.Call) and call.func is node else None
+    return site is not None and code.feeds_draft(site.result)
 
 
 def _is_own(value: Obj, attribute: str, code: Code) -> bool:

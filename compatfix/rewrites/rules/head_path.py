@@ -4,6 +4,7 @@ import ast
 
 from compatfix.rewrites.cases import draft, target
 from compatfix.rewrites.code import Code
+from compatfix.rewrites.drafting import name_of_draft
 from compatfix.rewrites.flow.objects import Obj
 from compatfix.rewrites.rule import Case, Outcome, Rule, Unfixed
 
@@ -15,7 +16,8 @@ class HeadPath(Rule):
     """Runs the target's output head by an attribute path.
 
     ## What it does
-    Finds `target.lm_head(x)` on the output of a draft and calls the runtime's `draft_logits` instead.
+    Finds `target.lm_head(x)` on the output of a draft and calls the runtime's `draft_logits` instead. Where the draft
+    has a name there, it is passed too, for the multiplier and the soft-cap that its config may have.
 
     ## Why it breaks
     18 of 276 classes have no `lm_head`, and in 21 the head's raw output is not what the model calls logits: a scale or
@@ -27,7 +29,7 @@ class HeadPath(Rule):
         logits = draft_logits(target, draft_hidden)
 
     ## Fix safety
-    Safe: where the class has a plain head the result is the same tensor.
+    Safe: where the class has a plain head, and the draft's config no such field, the result is the same tensor.
     """
 
     code = "CF102"
@@ -41,7 +43,12 @@ class HeadPath(Rule):
     )
     INVALID = (
         Case("logits = target.lm_head(x)", "logits = draft_logits(target, x)", given=target()),
-        Case("p = big.lm_head(hidden[:, 1:])", "p = draft_logits(big, hidden[:, 1:])", given=draft()),
+        Case("p = big.lm_head(hidden[:, 1:])", "p = draft_logits(big, hidden[:, 1:], draft)", given=draft()),
+        Case(
+            "p = big.lm_head(\n    hidden,  # the block\n)",
+            "p = draft_logits(\n    big,\n    hidden,  # the block\n)",
+            given=draft(),
+        ),
         Case("head = t.lm_head\np = head(x)", "head = t.lm_head\np = draft_logits(t, x)", given=target("t")),
         Case(
             "draft_logits = target.lm_head(x)",
@@ -68,11 +75,20 @@ class HeadPath(Rule):
         while isinstance(receiver, ast.Attribute) and not code.values(receiver) & targets:
             receiver = receiver.value
         if code.values(receiver) & targets:
+            draft = name_of_draft(node, code) if _is_plain(node) and code.from_draft(node.args[0]) else None
+            if draft is not None:
+                template = f"$draft_logits({{target}}, {{hidden}}, {draft})"
+                return self.replace(node, template, target=receiver, hidden=node.args[0])
             return self.call(node, "$draft_logits", receiver)
         name = code.name_of(targets, node)
         if name is None:
             return Unfixed(node, "no name for the target is in reach here; pass the target in and use draft_logits")
         return self.call(node, "$draft_logits", name)
+
+
+def _is_plain(node: ast.Call) -> bool:
+    """One argument on one line: nothing is lost when the call is written anew."""
+    return len(node.args) == 1 and not node.keywords and node.lineno == node.end_lineno
 
 
 def _model(head: Obj) -> Obj | None:

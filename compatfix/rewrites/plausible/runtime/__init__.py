@@ -29,11 +29,11 @@ def roll_back(cache: Any, count: int) -> None:
         cache.crop(-int(count))
 
 
-def input_embeddings(target: Any) -> Any:
+def input_embeddings(target: Any, draft: Any = None) -> Any:
     return target.get_input_embeddings()
 
 
-def draft_logits(target: Any, hidden: torch.Tensor) -> torch.Tensor:
+def draft_logits(target: Any, hidden: torch.Tensor, draft: Any = None) -> torch.Tensor:
     logits: torch.Tensor = target.get_output_embeddings()(hidden)
     return logits
 
