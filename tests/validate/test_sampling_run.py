@@ -51,6 +51,33 @@ SAMPLES = (
     ("said = output.logits[0].argmax(-1).tolist()", "said = pick(output.logits[0], temperature, top_p)"),
     ("\ndef draft_tree(", PICK),
 )
+# The rejection form, for the chain: what is drawn from the draft is weighed, and a token is said in its place or not.
+WEIGHED = """
+def weighed(logits, ids, q, temperature):
+    p = torch.softmax(logits / temperature, dim=-1)
+    said = []
+    for node in range(len(ids)):
+        rest = p[node]
+        if node + 1 < len(ids):
+            token = ids[node + 1]
+            if torch.rand(()) < p[node, token] / q[node, token]:
+                said.append(token)
+                continue
+            rest = (p[node] - q[node]).clamp_min(0)
+        said.append(int(torch.multinomial(rest, 1)))
+    return said
+
+
+def draft_tree("""
+REJECTS = (
+    ("said = pick(output.logits[0], temperature, top_p)", "said = weighed(output.logits[0], ids, q, temperature)"),
+    (
+        "ranked = target.get_output_embeddings()(hidden[0, 1:]).topk(2, dim=-1).indices.tolist()",
+        "q = torch.softmax(target.get_output_embeddings()(hidden[0, 1:]) / temperature, dim=-1)\n"
+        "            ranked = torch.multinomial(q, 2, replacement=True).tolist()",
+    ),
+    ("\ndef draft_tree(", WEIGHED),
+)
 AGAIN = """path = walk(ids, parents, said)
         for _ in range(4):
             if path[-1] in parents:
@@ -63,7 +90,6 @@ GREEDY = """path = walk(ids, parents, said)
 """
 FAULTS = {
     "path not kept": ("        keep(cache, start, path)\n", "        crop(cache, start + len(path))\n"),
-    "siblings seen": ("visible[node] |= visible[parent]", "visible[node, :node] = True"),
     "draws again": ("path = walk(ids, parents, said)\n", AGAIN),
     "greedy after a rejection": ("path = walk(ids, parents, said)\n", GREEDY),
     "no top-p": ("- mass >= top_p", "- mass >= 1.0"),
@@ -73,10 +99,10 @@ FAULTS = {
 
 @pytest.fixture
 def sampling_tree(variant):
-    def make(fault: str | None = None) -> Path:
+    def make(fault: str | None = None, edits: tuple[tuple[str, str], ...] = ()) -> Path:
         tree = variant()
         source = (tree / "speculate.py").read_text()
-        for before, after in (*SAMPLES, *([FAULTS[fault]] if fault else [])):
+        for before, after in (*SAMPLES, *edits, *([FAULTS[fault]] if fault else [])):
             assert before in source, before
             source = source.replace(before, after)
         (tree / "speculate.py").write_text(source)
@@ -114,6 +140,26 @@ def test_a_tree_that_samples_wrongly_is_told_different(sampling_tree, fault):
     (finding,) = wrong_sampling({"sampler": AT, "modes": [row]})
     assert (finding.code, finding.level) == ("CF702", "error")
     assert finding.message.startswith(f"tree-16 at {AT} does not keep the target's distribution: ")
+
+
+REJECTION_FAULTS = {
+    "correction from the target": ("            rest = (p[node] - q[node]).clamp_min(0)\n", ""),
+    "always accepts": ("torch.rand(()) < ", "0 < "),
+    "draft drawn greedily": ("torch.multinomial(q, 2, replacement=True)", "q.topk(2, dim=-1).indices"),
+}
+
+
+def test_a_tree_in_the_rejection_form_is_not_flagged(sampling_tree):
+    (row,) = rows_of(sampling_tree(edits=REJECTS), 24, ("chain",), Sampler(0.8))
+    assert row["error"] is None and row["lost"] == 0
+    assert row["p"] > ALARM / MODES
+    assert row["evidence"]["counts"]["behind accepted tokens"] >= 100
+
+
+@pytest.mark.parametrize("fault", REJECTION_FAULTS)
+def test_a_tree_in_the_rejection_form_with_a_fault_is_told_different(sampling_tree, fault):
+    (row,) = rows_of(sampling_tree(edits=(*REJECTS, REJECTION_FAULTS[fault])), 96, ("chain",), Sampler(0.8))
+    assert status(row) == "different", row
 
 
 def test_a_tree_that_ignores_the_temperature_is_told_different_after_one_look(variant):
