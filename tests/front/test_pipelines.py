@@ -132,7 +132,7 @@ def test_commands_on_the_page_have_options_that_exist():
         name, rest = match[1], match[2].split(" -- ")[0]
         parent, _, child = name.partition(" ")
         command = main.commands[parent].commands[child] if child else main.commands[parent]
-        known = {option for parameter in command.params for option in parameter.opts}
+        known = {option for p in command.params for option in (*p.opts, *p.secondary_opts)}
         assert set(re.findall(r"(?<!\S)(--[a-z-]+)", rest)) <= known, match[0]
 
 
