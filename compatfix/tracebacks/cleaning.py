@@ -33,32 +33,37 @@ _STREAM = re.compile(
     r"|(?!E )[A-Za-z][\w.-]{0,60} {0,30}\| "  # docker compose
     r"|\d{1,4}: (?= *(?:File \"|Traceback|\w+Error))"  # srun --label
 )
-_QUOTED = re.compile(r"> (?=\S)")
 _EDGE = "│┃║╎"
 _LEFT_EDGE = re.compile(rf"\s{{0,80}}[{_EDGE}|]\s?")
 _RULE = re.compile(r"[\s+|─━═╭╮╰╯┌┐└┘├┤╌-]{4,}")
 _SOURCE_COLUMN = re.compile(r"(?<=\S)\s{2,}[\w./-]{1,80}\.py:\d{1,6}$")
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u00a0": " "})
 _LEARNED = 8
+_NARROWEST = 40
+_END_OF_STRING = re.compile(r'(?<!\\)"')
 
 
 @dataclass(frozen=True)
 class Line:
     """One line as the program wrote it. `number` counts the lines of the pasted text from 1; `stream` tells apart what
-    several processes wrote to one log; `boxed` is true inside a drawn frame."""
+    several processes wrote to one log; `boxed` is true inside a drawn frame; `full` where no line is wider, as
+    in text that a terminal has cut."""
 
     number: int
     text: str
     stream: str
     boxed: bool
+    full: bool
 
 
 def clean(text: str) -> Iterator[Line]:
     """The lines of a pasted text that say something."""
     prefixes: list[re.Pattern[str]] = []
-    for number, raw in enumerate(text.split("\n"), start=1):
+    raws = text.split("\n")
+    cut_at = max(_NARROWEST, *(len(raw.rstrip("\r")) for raw in raws))
+    for number, raw in enumerate(raws, start=1):
         for piece in _pieces(raw):
-            line = _clean_line(piece, number, prefixes)
+            line = _clean_line(piece, number, prefixes, cut_at)
             if line is not None:
                 yield line
 
@@ -66,13 +71,16 @@ def clean(text: str) -> Iterator[Line]:
 def _pieces(raw: str) -> list[str]:
     """Progress bars rewrite a line with carriage returns; JSON logs keep a whole traceback in one line."""
     if "\\n" in raw and HEADER in raw:
-        raw = _JSON_NEWLINE.sub("\n", raw).replace('\\"', '"').replace("\\'", "'").replace("\\t", "    ")
+        *lines, last = _JSON_NEWLINE.split(raw)
+        raw = "\n".join([*lines, _END_OF_STRING.split(last, maxsplit=1)[0]])
+        raw = raw.replace('\\"', '"').replace("\\'", "'").replace("\\t", "    ")
     return raw.splitlines()
 
 
-def _clean_line(text: str, number: int, prefixes: list[re.Pattern[str]]) -> Line | None:
+def _clean_line(text: str, number: int, prefixes: list[re.Pattern[str]], cut_at: int) -> Line | None:
     if not text or text.isspace():
         return None
+    full = len(text) == cut_at
     if "\x1b" in text or "m" in text:
         text = _ESCAPES.sub("", text)
     if not text.isascii():
@@ -82,7 +90,7 @@ def _clean_line(text: str, number: int, prefixes: list[re.Pattern[str]]) -> Line
     if not text.isascii() or text[:1] in "+-| ":
         text = "" if _RULE.fullmatch(text) else text
     text = _SOURCE_COLUMN.sub("", text) if text.endswith(tuple("0123456789")) and "  " in text else text
-    return Line(number, text, stream, boxed) if text.strip() else None
+    return Line(number, text, stream, boxed, full) if text.strip() else None
 
 
 def _without_prefix(text: str, prefixes: list[re.Pattern[str]]) -> tuple[str, str]:
@@ -92,7 +100,7 @@ def _without_prefix(text: str, prefixes: list[re.Pattern[str]]) -> tuple[str, st
     """
     stream = ""
     for _ in range(6):
-        found = _TIME.match(text) or _LEVEL.match(text) or _QUOTED.match(text)
+        found = _TIME.match(text) or _LEVEL.match(text)
         if found is None:
             found = _STREAM.match(text) or _SYSLOG.match(text)
             if found is None:
@@ -120,6 +128,4 @@ def _without_box(text: str) -> tuple[str, bool]:
             break
         boxed = boxed or found[0].strip() in _EDGE
         text = text[found.end() :]
-    while boxed and text[-1:] and text[-1] in _EDGE:
-        text = text[:-1].rstrip()
-    return text, boxed
+    return (text.rstrip(_EDGE + " ") if boxed else text), boxed

@@ -9,23 +9,35 @@ from dataclasses import dataclass, field, replace
 
 from compatfix.tracebacks.cleaning import HEADER, Line
 
-_PLAIN = re.compile(r'\s{0,400}File "([^"\n]{1,500})", line (\d{1,9})(?:, in (.{1,200}))?')
+_PLAIN = re.compile(r'(?:> )?\s{0,400}File "([^"\n]{1,500})", line (\d{1,9})(?:, in (.{1,200}))?')
+_UNQUOTED = re.compile(r"\s{0,20}File ([~\w./\\:<>-]{1,400}\.py):(\d{1,9}) in ([\w.<>]{1,100})")
 _NOTEBOOK = re.compile(
     r"(?:File )?([~\w./\\:<>-]{1,400}\.py|<ipython-input[\w-]{1,60}>):(\d{1,9}), in ([\w.<>]{1,100})"
 )
 _NOTEBOOK_UNNUMBERED = re.compile(r"([~\w./\\:<>-]{1,400}\.py|<ipython-input[\w-]{1,60}>) in ([\w.<>]{1,100})(?:\(|$)")
 _CELL = re.compile(r"(?:Cell|Input) In ?\[(\d{1,9})\](?:, line (\d{1,9})|, in (\S{1,100}))")
 _RICH = re.compile(r"(\S.{0,400}\.py):(\d{1,9}) in(?: (\S{1,200}))?\s{0,200}$")
-_PYTEST = re.compile(r"(\S{1,400}\.py):(\d{1,9}): (?:in (\S{1,200})|[\w.]{0,80})$")
+_PYTEST = re.compile(r"(\S{1,400}\.py):(\d{1,9}):(?: in (\S{1,200})| [\w.]{1,80})?$")
+_LAYOUTS = (
+    ("plain", _PLAIN),
+    ("plain", _UNQUOTED),
+    ("pytest", _PYTEST),
+    ("notebook", _NOTEBOOK),
+    ("rich", _RICH),
+)
 _BOUNDARY = re.compile(
     rf".{{0,200}}{re.escape(HEADER)}|During handling of the above exception|The above exception was the direct cause"
     r"|_{3,} .{1,200} _{3,}$|={3,} (?:FAILURES|ERRORS|short test summary|test session).{0,200} ={3,}$"
     r"|\s{0,80}\+-?\+?-{6,} \d{1,5} -{6,}"
 )
 _GUTTER = re.compile(r"\s{0,20}(?:(?:-{1,8}>|❱|>)\s{0,8})?\d{1,9}(?:\s|$)")
-_MARKED = re.compile(r"\s{0,20}(?:-{1,8}>|❱|>)\s{0,8}(\d{1,9})?\s?[│|]?\s{0,200}(.{1,300})")
+_MARKED = re.compile(r"\s{0,20}(?:-{1,8}>|❱|>)\s{0,8}(\d{1,9})?\s?(?:[│|]\s{0,200}){0,20}(.{1,300})")
 _MARKS = re.compile(r"[\s~^─]+")
 _VALUES = re.compile(r"[\s│├]{0,400}└|\w{1,80} = ")
+_STATEMENT = re.compile(rf"(?:\w{{1,60}}\.){{0,8}}[A-Z]\w{{0,80}}(?::|$)|{re.escape(HEADER)}")
+_DEFINITION = re.compile(r"\s{4,200}(?:async )?def (\w{1,100})")
+_CUT_PATH = re.compile(r"(?:[/~]|[A-Za-z]:\\)\S{20,500}$")
+_NAME = re.compile(r"[\w.<>]{1,100}")
 _CUT_FRAME = re.compile(r'\s{0,400}File "[^"\n]{1,500}$')
 _FRAMES_KEPT = 60
 # A message may be wrapped over as many lines; what stands further below a traceback is no part of it.
@@ -44,13 +56,17 @@ class Frame:
 
 @dataclass
 class Passage:
-    """One traceback, or the lines between two; `chained` where it was raised while another was
-    handled, `led_on` where another was raised while it was."""
+    """One traceback, or the lines between two; `chained` where it was raised while another was handled, `led_on` where
+    another was raised while it was.
+
+    pytest names a place after its source: `pending` is the line that it marked, `inside` the function that it showed.
+    """
 
     frames: list[Frame] = field(default_factory=list)
     dropped: int = 0
     style: str = ""
     pending: str = ""
+    inside: str = ""
     chained: bool = False
     led_on: bool = False
 
@@ -111,11 +127,23 @@ class _Reader:
         self.cut: Line | None = None  # a frame line that the terminal's width cut in two
 
     def read(self, line: Line) -> None:
-        if self.cut is not None:
-            line, self.cut = replace(line, text=self.cut.text + line.text.lstrip()), None
-        elif "File" in line.text and _CUT_FRAME.match(line.text):
+        held, self.cut = self.cut, None
+        if held is not None and (line.text[0] == " " or _STATEMENT.match(line.text)):
+            self._read(held)
+        elif held is not None:
+            line = replace(line, text=held.text + line.text, full=False)
+        if self._is_cut(line):
             self.cut = line
-            return
+        else:
+            self._read(line)
+
+    def _is_cut(self, line: Line) -> bool:
+        """Whether the line is the first half of one that says where a frame is."""
+        if line.boxed:
+            return _CUT_PATH.match(line.text) is not None
+        return "File" in line.text and bool(_CUT_FRAME.match(line.text) or (line.full and _PLAIN.match(line.text)))
+
+    def _read(self, line: Line) -> None:
         text = line.text
         if _BOUNDARY.match(text):
             style = "pytest" if text[0] in "_=" else ""
@@ -153,7 +181,7 @@ class _Reader:
     def _read_frame(self, line: Line) -> bool:
         text = line.text
         if "line " in text or ".py" in text or "In" in text or "ipython" in text:
-            for style, pattern in (("plain", _PLAIN), ("pytest", _PYTEST), ("notebook", _NOTEBOOK), ("rich", _RICH)):
+            for style, pattern in _LAYOUTS:
                 found = pattern.match(text)
                 if found is not None:
                     self._add(Frame(found[1].strip(), int(found[2]), found[3] or "", ""), style, text)
@@ -169,9 +197,10 @@ class _Reader:
         return False
 
     def _add(self, frame: Frame, style: str, text: str) -> None:
-        code = self.passage.pending if style == "pytest" else ""
-        self.passage.style, self.passage.pending = style, ""
-        self.passage.frames.append(Frame(frame.file, frame.line, frame.function, code))
+        if style == "pytest":
+            frame = replace(frame, code=self.passage.pending, function=frame.function or self.passage.inside)
+        self.passage.style, self.passage.pending, self.passage.inside = style, "", ""
+        self.passage.frames.append(frame)
         surplus = len(self.passage.frames) - _FRAMES_KEPT
         if surplus > 0:
             del self.passage.frames[:surplus]
@@ -187,7 +216,14 @@ class _Reader:
             if text.startswith(">  "):
                 self.passage.pending = text[1:].strip()
                 return True
-            return text.startswith("    ")
+            defined = _DEFINITION.match(text)
+            if defined is not None:
+                self.passage.inside = defined[1]
+            if not text.startswith("    "):
+                return False
+            if self.passage.frames and self.since == 0:
+                self._quote(text.strip())
+            return True
         if not self.passage.frames or self.indent is None:
             return False
         if style == "plain":
@@ -202,6 +238,9 @@ class _Reader:
             if marked is not None:
                 self._quote(marked[2].strip(), int(marked[1] or 0))
             return True
+        last = self.passage.frames[-1]
+        if line.boxed and not last.function and _NAME.fullmatch(text.strip()):
+            self.passage.frames[-1] = replace(last, function=text.strip())
         # A long source line is wrapped inside the frame that is drawn around it.
         return line.boxed or text.lstrip().startswith("(...)")
 

@@ -22,7 +22,8 @@ _LIBRARY = re.compile(
 _TRANSFORMERS = re.compile(r"(?:^|[/\\])(transformers[/\\].*)$")
 _CAMEL = r"(?:\w{1,60}\.){0,8}[A-Z]\w{0,80}"
 _STATED = re.compile(
-    rf"(?:^|[\s(:|])({_CAMEL}(?:Error|Exception|Exit|Refusal|Interrupt|ExceptionGroup))(?:: |:$|$|\()(.{{0,300}})"
+    rf"(?:^|[\s(:|])(?<!raise )({_CAMEL}(?:Error|Exception|Exit|Refusal|Interrupt|ExceptionGroup))"
+    r"(?:: |:$|$|\()(.{0,300})"
 )
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S{1,300}::")
 _RAISED_IN_SOURCE = re.compile(

@@ -139,7 +139,7 @@ CACHE: tuple[Known, ...] = (
         "measured",
         code="CF201",
         select="CF2",
-        where=r"cache_utils\.py (?:has_previous_state|(?:get|update)_(?:conv|recurrent)_state)\b",
+        where=r"cache_utils\.py (?:\w+\.)?(?:has_previous_state|(?:get|update)_(?:conv|recurrent)_state)\b",
         then=_CROP_IS_NEXT,
     ),
     Known(
@@ -267,9 +267,10 @@ CACHE: tuple[Known, ...] = (
         rf"'{_CACHE}' object has no attribute "
         r"'(?P<name>get_max_cache_shape|max_batch_size|max_cache_len|get_usable_length|seen_tokens)'",
         "object has no attribute '",
-        "{name} was renamed or removed: get_max_length, batch_size and get_seq_length are what there is",
+        "{name} was renamed or removed",
         "5.20 and later",
         "measured",
+        do="use get_max_length(), batch_size or get_seq_length()",
     ),
     Known(
         "update-takes-other-arguments",

@@ -119,7 +119,7 @@ STRUCTURE: tuple[Known, ...] = (
         'apply_chat_template(return_tensors="pt") gave a BatchEncoding, not a tensor',
         "5.0 and later; a tensor before",
         "measured",
-        where=r"tokenization_utils_base\.py __getattr__|apply_chat_template|BatchEncoding",
+        where=r"tokenization_utils_base\.py (?:\w+\.)?__getattr__|apply_chat_template|BatchEncoding",
         do='take ["input_ids"] of what apply_chat_template returns',
     ),
     Known(
@@ -316,8 +316,9 @@ STRUCTURE: tuple[Known, ...] = (
     ),
     Known(
         "runtime-refused",
-        r"RuntimeRefusal:",
-        "RuntimeRefusal:",
+        r"RuntimeRefusal:(?: a verified tree is still pending)?|a verified tree is still pending on this cache|"
+        r"only the block of the last verify can be taken back",
+        "",
         "compatfix's own runtime refuses, rather than be wrong",
         "no matter of versions",
         "measured",

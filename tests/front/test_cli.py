@@ -39,7 +39,7 @@ def test_help_imports_nothing_that_it_does_not_need():
 def test_help_names_every_command(compatfix):
     run = compatfix("--help")
     assert run.code == 0
-    for command in ("inspect", "patch", "undo", "rules", "explain", "validate", "gate"):
+    for command in ("inspect", "patch", "undo", "rules", "explain", "repro", "validate", "gate"):
         assert f"\n  {command} " in run.out
 
 
@@ -68,7 +68,8 @@ def test_explain_takes_numbers_and_names(compatfix, name):
 
 def test_explain_of_an_unknown_code_is_one_line(compatfix):
     run = compatfix("explain", "CF999")
-    assert (run.code, run.out, run.err) == (2, "", "error: no code CF999 (compatfix rules lists them)\n")
+    told = "give a code (compatfix rules lists them), a file with a traceback, or - for standard input"
+    assert (run.code, run.out, run.err) == (2, "", f"error: no code, name or file CF999: {told}\n")
 
 
 # -- patch and undo
