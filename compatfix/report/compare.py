@@ -148,10 +148,11 @@ def _measured(report: Report) -> Iterator[tuple[str, float | None]]:
             yield f"noise ({name})", sections[name]["noise"]
             for row in sections[name]["modes"]:
                 kinds = [difference["kind"] for difference in row["differences"]]
-                yield f"texts equal, {row['mode']} ({name})", float(row["same"])
-                yield f"corrupted texts, {row['mode']} ({name})", float(kinds.count("corruption"))
+                # Of another number of texts it is another number, not a smaller one.
+                yield f"texts equal of {row['run']}, {row['mode']} ({name})", float(row["same"])
+                yield f"texts corrupted of {row['run']}, {row['mode']} ({name})", float(kinds.count("corruption"))
     for tally in (sections.get("losslessness") or {}).get("modes", ()):
-        yield f"texts equal, {tally['mode']}, {tally['profile']}", float(tally["same"])
+        yield f"texts equal of {tally['planned']}, {tally['mode']}, {tally['profile']}", float(tally["same"])
         if tally["nodes"]["nodes"]:
             yield f"worst node, {tally['mode']}, {tally['profile']}", tally["nodes"]["largest"]
     runtime = _settings(report).get("runtime") or {}

@@ -42,11 +42,9 @@ def _text(found: Comparison) -> Iterator[str]:
     for title, findings in (("new", found.new), ("gone", found.gone)):
         for finding in findings:
             yield f"{title:<4} {_finding(finding)}"
-    changed = [number for number in found.numbers if number.before != number.after]
+    changed = _changed(found)
     yield from _aligned(("number", "before", "after", "difference"), [_cells(number) for number in changed])
-    same = len(found.numbers) - len(changed)
-    if same:
-        yield f"{same} other numbers are the same"
+    yield from _rest(found, changed)
 
 
 def _markdown(found: Comparison) -> Iterator[str]:
@@ -65,7 +63,19 @@ def _markdown(found: Comparison) -> Iterator[str]:
             for f in findings:
                 place = f" {code(f.location)}" if f.location else ""
                 yield f"- **{f.code}** {f.level}{place}: {escape(f.message)}"
-    yield from _table("Numbers", ("number", "before", "after", "difference"), [_cells(n) for n in found.numbers])
+    changed = _changed(found)
+    yield from _table("Numbers that changed", ("number", "before", "after", "difference"), map(_cells, changed))
+    yield from ("", *_rest(found, changed))
+
+
+def _changed(found: Comparison) -> list[Number]:
+    return [number for number in found.numbers if number.before != number.after]
+
+
+def _rest(found: Comparison, changed: list[Number]) -> Iterator[str]:
+    same = len(found.numbers) - len(changed)
+    if same:
+        yield f"{same} other numbers are the same"
 
 
 def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

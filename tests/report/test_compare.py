@@ -232,3 +232,13 @@ def test_hostile_reports_compare():
     for form in ("text", "md", "json"):
         comparison_text(compare(other, hostile()), form)
     assert "\x1b" not in comparison_text(compare(other, hostile()), "text")
+
+
+def test_counts_of_another_number_of_texts_are_not_compared():
+    report = example()
+    rows = [{**row, "run": 6, "same": 6, "differences": []} for row in report.sections["bf16"]["modes"]]
+    after = replace(report, sections={**report.sections, "bf16": {**report.sections["bf16"], "modes": rows}})
+    numbers = {n.name: n for n in compare(report, after).numbers if "texts equal" in n.name and "bf16" in n.name}
+    assert numbers["texts equal of 4, chain (bf16)"].after is None
+    assert numbers["texts equal of 6, chain (bf16)"].before is None
+    assert all(number.difference is None for number in numbers.values())
