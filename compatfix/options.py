@@ -8,6 +8,8 @@ import click
 
 FORMATS = click.Choice(["text", "json", "md"])
 CODE_LIST_HELP = "Codes or names, separated by commas."
+# Below it the rounding of logits moves chances.
+LOWEST_TEMPERATURE = 0.01
 
 
 def split_codes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -65,9 +67,11 @@ def finite(ctx: click.Context, param: click.Parameter, value: float | None) -> f
     return value
 
 
-def above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 < value < float("inf"):
-        raise click.BadParameter("a temperature to sample at is a number above 0; greedy text is judged in any case")
+def warm_enough(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not LOWEST_TEMPERATURE <= value < float("inf"):
+        raise click.BadParameter(
+            f"a temperature to sample at is at least {LOWEST_TEMPERATURE}; greedy text is judged anyway"
+        )
     return value
 
 
@@ -120,7 +124,7 @@ prompt_file_option = click.option(
     "--prompt-file", metavar="FILE", help="With --on weights: prompts, one a line (text or JSON); - for standard input."
 )
 temperature_option = click.option(
-    "--temperature", type=float, callback=above_zero, metavar="T", help="Judge sampling at this temperature too."
+    "--temperature", type=float, callback=warm_enough, metavar="T", help="Judge sampling at this temperature too."
 )
 top_p_option = click.option("--top-p", type=float, default=1.0, callback=probability, help="With --temperature.")
 top_k_option = click.option("--top-k", type=click.IntRange(0), default=0, help="With --temperature; 0 for none.")

@@ -37,12 +37,16 @@ def status(row: Row) -> str:
 def wrong_sampling(section: Section | None) -> list[Finding]:
     """Modes that do not keep the target's distribution, or that raised while sampling."""
     found = []
-    for row in (section or {}).get("modes", ()):
+    rows = (section or {}).get("modes", ())
+    sampler_differs = any(row["mode"] == "plain" and status(row) == "different" for row in rows)
+    for row in rows:
         what = f"{_name(row)} at {(section or {})['sampler']}"
         if status(row) == "raised":
             found.append(raised(what, row["error"]))
         elif status(row) == "different":
             message = f"{what} does not keep the target's distribution: {_evidence(row)}"
+            if sampler_differs and row["mode"] != "plain":
+                message += "; block size 1 does not either, so look at how the tree samples before how it verifies"
             found.append(Finding("CF702", "error", "measured", message, details=dict(row)))
     return found
 

@@ -10,8 +10,8 @@ from tests.front.conftest import TARGETS
     [
         (["--top-p", "0.9"], "--top-p and --top-k say how to sample: give --temperature too"),
         (["--top-k", "5"], "give --temperature too"),
-        (["--temperature", "0"], "a temperature to sample at is a number above 0"),
-        (["--temperature", "nan"], "a temperature to sample at is a number above 0"),
+        (["--temperature", "0"], "a temperature to sample at is at least 0.01"),
+        (["--temperature", "nan"], "a temperature to sample at is at least 0.01"),
         (["--temperature", "1", "--top-p", "1.5"], "top-p is above 0 and at most 1"),
         (["--temperature", "1", "--top-k", "-1"], "-1 is not in the range"),
     ],

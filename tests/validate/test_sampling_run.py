@@ -238,6 +238,15 @@ def test_enough_that_agrees_is_praised_with_its_numbers():
     )
 
 
+def test_a_sampler_that_differs_without_any_draft_is_told_apart_from_verification():
+    rows = [made("plain", p=0.0), made(p=0.0), made("tree-32")]
+    plain, chain = (finding.message for finding in wrong_sampling({"sampler": AT, "modes": rows}))
+    assert "how the tree samples" not in plain
+    assert chain.endswith("so look at how the tree samples before how it verifies")
+    (alone,) = wrong_sampling({"sampler": AT, "modes": [made("plain"), made(p=0.0)]})
+    assert "block size 1" not in alone.message
+
+
 class CannedWorker:
     """Answers each task as it is told, and remembers what it was asked."""
 
