@@ -212,7 +212,11 @@ def _measured(target: nn.Module) -> Layout | None:
         return make
 
     own = threading.get_ident()
-    with replaced_forwards({module: watching(name) for name, module in target.named_modules() if name}):
+    # What runs compiled would be compiled anew for every forward that is replaced.
+    watched = (
+        {} if _is_compiled(target) else {module: watching(name) for name, module in target.named_modules() if name}
+    )
+    with replaced_forwards(watched):
         output = _few_tokens(target).forward()
     states = output.get("hidden_states") if isinstance(output, Mapping) else None
     if not states or not all(isinstance(state, Tensor) for state in states):
@@ -235,6 +239,13 @@ def _measured(target: nn.Module) -> Layout | None:
 
 def _narrow(call: Call, layout: Layout, wanted: tuple[int, ...]) -> NarrowCall:
     return NarrowCall(**{item.name: getattr(call, item.name) for item in fields(Call)}, layout=layout, wanted=wanted)
+
+
+def _is_compiled(target: nn.Module) -> bool:
+    return any(
+        hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+        for module in target.modules()
+    )
 
 
 def _few_tokens(target: nn.Module) -> Call:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
 
 import compatfix.runtime as runtime
 
@@ -331,6 +332,18 @@ def test_tuples_keep_everything() -> None:
     assert len(states) == len(expected)
     for one, other in zip(states, expected, strict=True):
         assert_close(one, other)
+
+
+def test_compiled_targets_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "disable", True)  # a wrapper that compiles nothing
+    inner, ids = tiny.build("qwen3"), tiny.prompt(9)
+    model = torch.compile(inner)
+    forwards: list[bool] = []
+    inner.model.layers[0].register_forward_hook(lambda module, *_: forwards.append("forward" in vars(module)))
+    states = prefill(model, ids, runtime.used_by([1])).hidden_states
+    assert places(states) == [1]
+    assert_close(states[1], plain(inner, ids[0].tolist())[1])
+    assert forwards and not any(forwards)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3_5"])
