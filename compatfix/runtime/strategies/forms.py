@@ -100,37 +100,14 @@ class TreeForms(Strategy):
         mixers = facts.mixers.found
         slots = [_by_kind(own) for own in slots_of(mixers, block.cache)]
         passes: list[Pass | None] = [None] * len(mixers)
-        makers = {mixer.module: self._maker(i, mixers, slots[i], block, passes) for i, mixer in enumerate(mixers)}
+        makers = {
+            mixer.module: _maker(i, mixer, self.form_of(mixer), slots[i], block, passes)
+            for i, mixer in enumerate(mixers)
+        }
         with intercepted(makers, mixers, block.cache):
             output = block.forward(facts)
         check_calls([mixer for mixer, begun in zip(mixers, passes, strict=True) if begun is not None], facts)
         return output, FormsRecord(block.start, block.tree, mixers, [begun.kept() for begun in passes if begun])
-
-    def _maker(
-        self, index: int, mixers: Sequence[Mixer], slots: Mapping[str, Slot], block: Block, passes: list[Pass | None]
-    ) -> Any:
-        cache, mixer = block.cache, mixers[index]
-
-        def make(original: Forward) -> Forward:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                if not mentions(cache, args, kwargs):
-                    return original(*args, **kwargs)
-                if passes[index] is not None:
-                    raise RuntimeRefusal(
-                        f"{type(mixer.module).__name__} of layer {mixer.layer} was called twice in one forward"
-                    )
-                states = {kind: slot.tensor for kind, slot in slots.items()}
-                begun = passes[index] = self.form_of(mixer).begin(block.tree, states)
-                try:
-                    return begun.forward(original, mixer.module, cache, args, kwargs)
-                finally:
-                    # Versions without update methods assign the states themselves.
-                    for kind, slot in slots.items():
-                        slot.put(states[kind])
-
-            return forward
-
-        return make
 
 
 class FormsRecord(Record):
@@ -157,6 +134,34 @@ def plain_forward(module: nn.Module) -> Any:
     hooked = module.__dict__.get("_old_forward") if "_hf_hook" in module.__dict__ else None
     forward = hooked if hooked is not None else module.forward
     return forward if getattr(forward, "__self__", None) is module else None
+
+
+def _maker(
+    index: int, mixer: Mixer, form: Form, slots: Mapping[str, Slot], block: Block, passes: list[Pass | None]
+) -> Any:
+    """The maker of a forward that runs `mixer` by `form`, and leaves its pass at `index` of `passes`."""
+    cache = block.cache
+
+    def make(original: Forward) -> Forward:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not mentions(cache, args, kwargs):
+                return original(*args, **kwargs)
+            if passes[index] is not None:
+                raise RuntimeRefusal(
+                    f"{type(mixer.module).__name__} of layer {mixer.layer} was called twice in one forward"
+                )
+            states = {kind: slot.tensor for kind, slot in slots.items()}
+            begun = passes[index] = form.begin(block.tree, states)
+            try:
+                return begun.forward(original, mixer.module, cache, args, kwargs)
+            finally:
+                # Versions without update methods assign the states themselves.
+                for kind, slot in slots.items():
+                    slot.put(states[kind])
+
+        return forward
+
+    return make
 
 
 def _by_kind(slots: Sequence[Slot]) -> dict[str, Slot]:
