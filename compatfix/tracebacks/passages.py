@@ -57,7 +57,7 @@ class Frame:
 @dataclass
 class Passage:
     """One traceback, or the lines between two; `chained` where it was raised while another was handled, `led_on` where
-    another was raised while it was.
+    another was raised while it was; `following` is that one.
 
     pytest names a place after its source: `pending` is the line that it marked, `inside` the function that it showed.
     """
@@ -69,6 +69,7 @@ class Passage:
     inside: str = ""
     chained: bool = False
     led_on: bool = False
+    following: Passage | None = None
 
     def above(self, depth: int) -> tuple[Frame, ...]:
         """The first `depth` frames, as far as they were kept; pytest names a frame's place below its message."""
@@ -150,7 +151,9 @@ class _Reader:
             # The sentence between two chained tracebacks is a boundary of its own, before that of the second's header.
             between = self.passage.chained and not self.passage.frames
             self.passage.led_on = text.startswith(("During", "The above"))
-            self.passage = Passage(style=style, chained=between or text.startswith(("During", "The above")))
+            chained = between or text.startswith(("During", "The above"))
+            before, self.passage = self.passage, Passage(style=style, chained=chained)
+            before.following = self.passage if chained else None
             self.indent, self.since = None, 0
             return
         if self._read_frame(line) or self._is_source(line):

@@ -130,10 +130,20 @@ def _recognised(known: Known, match: re.Match[str], said: tuple[Said, ...], fram
         then=known.then.format(**groups),
         said=_short(" ".join(part.line.text.strip() for part in said)),
         exception=typed[1] if typed else None,
-        user=user_frame(frames),
+        user=user_frame(frames) or _user_of_chain(said[0], frames),
         library=library and replace(library, file=_TRANSFORMERS.search(library.file)[1]),  # type: ignore[index]
         lines=(said[0].line.number,),
     )
+
+
+def _user_of_chain(said: Said, frames: tuple[Frame, ...]) -> Frame | None:
+    """Where an error was raised and caught inside a library, the user's frame is in the traceback that follows it."""
+    following = said.passage.following if frames else None
+    for _ in range(4):
+        if following is None or following.frames:
+            break
+        following = following.following
+    return user_frame(tuple(following.frames)) if following else None
 
 
 def _unknown(stream: Stream, covered: set[int], doubtful: dict[int, Known]) -> Iterator[Unknown]:

@@ -233,6 +233,17 @@ CACHE: tuple[Known, ...] = (
         then="recurrent layers have no keys: code that compacts keys alone leaves their state behind, silently.",
     ),
     Known(
+        "own-cache-has-no-layers",
+        rf"'(?P<owner>{_CACHE})' object has no attribute 'layers'",
+        "object has no attribute 'layers'",
+        "{owner} is a class of the model's own and keeps its tensors in lists, not in layers",
+        "up to 5.4, where hybrid targets bring their own cache class",
+        "measured",
+        code="CF206",
+        select="CF2",
+        then="recurrent layers have no keys: code that compacts keys alone leaves their state behind, silently.",
+    ),
+    Known(
         "legacy-cache-is-gone",
         r"'DynamicCache'(?: object)? has no attribute '(?P<name>from_legacy_cache|to_legacy_cache)'",
         "_legacy_cache'",

@@ -45,6 +45,7 @@ TEXTS = [
     ("4", missing("Qwen3_5DynamicCache", "crop", "past_key_values.crop(start)"), "cache-without-crop"),
     ("4, qwen3_next", missing("Qwen3NextDynamicCache", "crop", "past_key_values.crop(start)"), "cache-without-crop"),
     ("4, conv", missing("Lfm2HybridConvCache", "crop", "past_key_values.crop(start)"), "cache-without-crop"),
+    ("4, layers", missing("Qwen3NextDynamicCache", "layers", "for layer in cache.layers:"), "own-cache-has-no-layers"),
     ("8", Accident("RuntimeError", "`crop` was called, but the current layer does not track past states. Call "
      "`activate_past_recording` before `crop` to be able to rollback the cache.", "cache.crop(start)",
      ("transformers/cache_utils.py", 1185, "crop", "raise RuntimeError(")), "crop-on-recurrent-layers"),

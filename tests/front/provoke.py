@@ -1,0 +1,46 @@
+"""Provokes real errors of the transformers at hand, on tiny models, and prints their tracebacks as JSON lines.
+
+python provoke.py DIRECTORY     runs DIRECTORY/mistakes.py, which holds the mistakes, one function for each
+"""
+
+import importlib.util
+import io
+import json
+import sys
+import traceback
+import warnings
+
+
+def drawn(error):
+    """The traceback as rich draws it, where rich is installed."""
+    try:
+        from rich.console import Console
+        from rich.traceback import Traceback
+    except ImportError:
+        return None
+    console = Console(file=io.StringIO(), width=80)
+    console.print(Traceback.from_exception(type(error), error, error.__traceback__))
+    return console.file.getvalue()
+
+
+def main(directory):
+    specification = importlib.util.spec_from_file_location("mistakes", f"{directory}/mistakes.py")
+    mistakes = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(mistakes)
+    for name, function in vars(mistakes).items():
+        if not name.startswith("mistake_"):
+            continue
+        told = {"name": name.removeprefix("mistake_"), "plain": None, "drawn": None, "warned": ""}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                function()
+            except Exception as error:
+                told["plain"], told["drawn"] = traceback.format_exc(), drawn(error)
+        told["warned"] = "\n".join(
+            warnings.formatwarning(each.message, each.category, each.filename, each.lineno) for each in caught
+        )
+        print("TOLD " + json.dumps(told), flush=True)
+
+
+main(sys.argv[1])
