@@ -17,7 +17,7 @@ from .blocks import BUSHY, DEEP_WITH_SIBLINGS, Session, depths, leaves, path_to,
 def recurrence(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, path: list[int]
 ) -> tuple[list[Tensor], Tensor]:
-    """Kimi's delta rule as the paper states it, one token at a time (arXiv 2510.26692, eq. 1)."""
+    """Kimi's delta rule as the paper states it, one token at a time (arXiv 2510.26692)."""
     outputs = []
     for i in path:
         state = state * g[..., i, :].exp()[..., None]

@@ -17,7 +17,7 @@ from .blocks import BUSHY, DEEP_WITH_SIBLINGS, Session, depths, leaves, path_to,
 def recurrence(
     q: Tensor, k: Tensor, v: Tensor, ratio: Tensor, state: Tensor, path: list[int]
 ) -> tuple[list[Tensor], Tensor]:
-    """Linear attention with a fixed decay, one token at a time (arXiv 2401.04658, eq. 4); ratio (H,)."""
+    """Linear attention with a fixed decay, one token at a time (arXiv 2401.04658); ratio (H,)."""
     outputs = []
     for i in path:
         state = ratio[:, None, None] * state + torch.einsum("bhd,bhe->bhde", k[..., i, :], v[..., i, :])
