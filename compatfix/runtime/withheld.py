@@ -63,12 +63,17 @@ class _Withheld(Tensor):
     """Has the shape, dtype and device of a state, in no memory of its own; anything done with it is refused."""
 
     owner: str
+    stands_for: torch.device
 
     @staticmethod
     def like(tensor: Tensor, owner: str) -> _Withheld:
-        stand_in = tensor.new_empty(()).expand(tensor.shape).as_subclass(_Withheld)
-        stand_in.owner = owner
+        stand_in = torch.empty((), dtype=tensor.dtype).expand(tensor.shape).as_subclass(_Withheld)
+        stand_in.owner, stand_in.stands_for = owner, tensor.device
         return stand_in
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self.stands_for
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -83,7 +88,9 @@ class _Withheld(Tensor):
 
 
 # Questions about the tensor itself; `__get__` is how its attributes are read.
-_HARMLESS = frozenset({"__get__", "__set__", "dim", "ndimension", "size", "stride", "numel", "element_size"})
+_HARMLESS = frozenset(
+    {"__get__", "__set__", "dim", "ndimension", "size", "stride", "numel", "element_size", "untyped_storage"}
+)
 
 
 def _flat(args: Any, kwargs: Any) -> Iterator[Any]:
