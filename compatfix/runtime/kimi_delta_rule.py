@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 # Elements of the largest intermediate (heads · N · depth · Dk); more heads than fit take turns.
-ROOM = 1 << 22
+ROOM = 1 << 20
 
 
 @dataclass(frozen=True)
