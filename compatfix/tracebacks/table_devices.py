@@ -40,6 +40,17 @@ DEVICES: tuple[Known, ...] = (
         real=False,
     ),
     Known(
+        "reference-convolution",
+        r"is falling back to its reference PyTorch implementation because (?P<name>causal[-_]conv1d) is not installed",
+        "is falling back to its reference PyTorch implementation",
+        "{name} is not installed: the short convolution runs in its reference form, slower and right",
+        "5.24; earlier versions word it otherwise",
+        "measured",
+        code="CF003",
+        do="nothing has to be done; faster: pip install causal-conv1d",
+        real=False,
+    ),
+    Known(
         "reference-kernels",
         r"is falling back to its reference PyTorch implementation because "
         r"(?P<name>flash-linear-attention|[\w.-]{1,40}?)"

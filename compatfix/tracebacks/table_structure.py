@@ -165,7 +165,7 @@ STRUCTURE: tuple[Known, ...] = (
         "5.24 and later; its removal is named for 5.40",
         "measured",
         code="CF502",
-        select="CF202",
+        select="CF2",
         do="do not rename it by hand: before 5.24 `cache=` is swallowed and the cache stays empty, silently",
         real=False,
     ),
@@ -178,7 +178,7 @@ STRUCTURE: tuple[Known, ...] = (
         "past_key_values until 5.40 as announced, cache from 5.24 on, cache_position until 5.3",
         "public notes",
         code="CF502",
-        select="CF202",
+        select="CF2",
         then="many forwards swallow an unknown keyword instead of raising: the cache then stays empty, silently.",
     ),
     Known(

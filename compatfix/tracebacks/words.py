@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from compatfix.codes import CODES
+from compatfix.repros import available
 from compatfix.tracebacks.passages import Frame
 from compatfix.tracebacks.recognise import Answered, Recognised, Unknown
 
@@ -69,6 +70,8 @@ def _entry(one: Recognised) -> Iterator[str]:
         yield from _field("then", one.then)
     if known.code:
         yield from _field("more", f"compatfix explain {known.code}")
+        if known.code in available():
+            yield from _field("", f"compatfix repro {known.code}")
 
 
 def _head(one: Recognised) -> str:

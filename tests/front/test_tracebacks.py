@@ -87,6 +87,9 @@ TEXTS = [
     ("27, 5.24", Accident("UserWarning", "`chunk_gated_delta_rule` is falling back to its reference PyTorch "
      "implementation because `flash-linear-attention` is not installed. This is correct but much slower; install it."),
      "reference-kernels"),
+    ("27, 5.24, convolution", Accident("UserWarning", "`causal_conv1d_fn` is falling back to its reference PyTorch "
+     "implementation because `causal_conv1d` is not installed. This is correct but much slower; install it."),
+     "reference-convolution"),
     ("28", Accident("UserWarning", "`torch_dtype` is deprecated! Use `dtype` instead!"), "deprecated-torch-dtype"),
     ("29", Accident("FutureWarning", "`past_key_values` is deprecated and will be removed in version 5.40.0 for "
      "`Qwen3ForCausalLM.forward`. Use `cache` instead."), "renamed-cache-argument-warning"),
