@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,10 @@ log = logging.getLogger(__name__)
 # Attention that takes an additive mask; others window by an argument of their own.
 MASKED = ("sdpa", "eager")
 _told: set[type] = set()
+# By draft: what its config said, and the modules that are given masks. They are parts of the draft and do not hold it.
+_found: weakref.WeakKeyDictionary[nn.Module, tuple[tuple[Sight, ...], tuple[tuple[nn.Module, Sight], ...]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 @dataclass(frozen=True)
@@ -61,13 +66,13 @@ def draft_forward(draft: Any, *args: Any, **kwargs: Any) -> Any:
         store_every_token(cache)
     if kwargs.get("attention_mask") is not None or not _takes_masks(draft):
         return draft(*args, **kwargs)
-    used = cache if kwargs.get("use_cache", True) else None
-    past = 0 if used is None else int(used.get_seq_length())
-    makers = _masking(draft, sights, noise.shape[1], past + positions.shape[-1])
-    if not makers:
-        _tell(draft, "none of its layers takes an attention_mask")
-    with lock_of(draft), replaced_forwards(makers):
-        return draft(*args, **kwargs)
+    past = int(cache.get_seq_length()) if cache is not None and _uses_cache(draft, kwargs) else 0
+    with lock_of(draft):
+        makers = _masking(draft, sights, noise.shape[1], past + positions.shape[-1])
+        if not makers:
+            _tell(draft, "none of their modules names an attention_mask")
+        with replaced_forwards(makers):
+            return draft(*args, **kwargs)
 
 
 def sights_of(draft_or_config: Any) -> tuple[Sight, ...]:
@@ -96,6 +101,14 @@ def draft_mask(sight: Sight, queries: int, keys: int, dtype: torch.dtype, device
     ]
 
 
+def _uses_cache(draft: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Published drafts leave the cache that they are given alone unless `use_cache` says otherwise."""
+    if kwargs.get("use_cache") is not None:
+        return bool(kwargs["use_cache"])
+    parameter = inspect.signature(draft.forward).parameters.get("use_cache")
+    return parameter is None or parameter.default in (parameter.empty, None) or bool(parameter.default)
+
+
 def _takes_masks(draft: nn.Module) -> bool:
     implementation = getattr(getattr(draft, "config", None), "_attn_implementation", None)
     if implementation in (None, *MASKED):
@@ -107,7 +120,7 @@ def _takes_masks(draft: nn.Module) -> bool:
 def _masking(
     draft: nn.Module, sights: tuple[Sight, ...], queries: int, keys: int
 ) -> Mapping[nn.Module, Callable[[Forward], Forward]]:
-    """For every module of a limited layer that names an attention_mask: a maker of the forward that gets it."""
+    """For every module of a limited layer: the maker of a forward that is given the layer's mask."""
     own = threading.get_ident()
     masks: dict[tuple[Sight, torch.dtype, torch.device], Tensor] = {}
 
@@ -126,7 +139,15 @@ def _masking(
 
         return make
 
-    makers: dict[nn.Module, Callable[[Forward], Forward]] = {}
+    return {module: masking(sight) for module, sight in _limited(draft, sights)}
+
+
+def _limited(draft: nn.Module, sights: tuple[Sight, ...]) -> tuple[tuple[nn.Module, Sight], ...]:
+    """The modules of limited layers that name an attention_mask; found once, and again if the config changes."""
+    known = _found.get(draft)
+    if known is not None and known[0] == sights:
+        return known[1]
+    found: list[tuple[nn.Module, Sight]] = []
     for module in draft.modules():
         layer = getattr(module, "layer_idx", None)
         if not isinstance(layer, int) or "attention_mask" not in inspect.signature(module.forward).parameters:
@@ -134,11 +155,12 @@ def _masking(
         if layer >= len(sights):
             raise RuntimeRefusal(f"the draft has a layer {layer}, but its config names {len(sights)} layer_types")
         if sights[layer].limited:
-            makers[module] = masking(sights[layer])
-    return makers
+            found.append((module, sights[layer]))
+    _found[draft] = sights, tuple(found)
+    return _found[draft][1]
 
 
 def _tell(draft: nn.Module, reason: str) -> None:
     if type(draft) not in _told:
         _told.add(type(draft))
-        log.warning("%s: the windows of its config are not applied here: %s", type(draft).__name__, reason)
+        log.warning("%s: its limited layers are given no masks: %s", type(draft).__name__, reason)

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import subprocess
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -222,6 +223,34 @@ def test_sliding_layers_of_the_drafts_cache_store_every_token(made: str) -> None
     drafted(draft, again, past_key_values=cache, use_cache=True)
     runtime.crop_to(cache, CONTEXT)
     assert all(torch.equal(layer.keys, keys) for layer, keys in zip(cache.layers, once, strict=True))
+
+
+def test_a_cache_that_the_draft_does_not_use_counts_for_nothing() -> None:
+    draft, given, cache = drafts.build(("sliding",)), drafts.inputs(CONTEXT), DynamicCache()
+    drafted(draft, drafts.inputs(5, seed=3), past_key_values=cache, use_cache=True)
+    expected = drafted(draft, given)
+    assert torch.equal(drafted(draft, given, past_key_values=cache), expected)  # the published default
+    assert torch.equal(drafted(draft, given, past_key_values=cache, use_cache=False), expected)
+    assert cache.get_seq_length() == 5 + BLOCK
+
+
+def test_drafts_in_two_threads_do_not_disturb_each_other() -> None:
+    draft = drafts.build(("sliding", "sliding"))
+    sizes = (7, 11, 16)
+    expected = {size: drafted(draft, drafts.inputs(size)) for size in sizes}
+    wrong: list[int] = []
+
+    def drafting(size: int) -> None:
+        for _ in range(5):
+            if not torch.equal(drafted(draft, drafts.inputs(size)), expected[size]):
+                wrong.append(size)
+
+    threads = [threading.Thread(target=drafting, args=(size,)) for size in sizes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_mask_of_the_callers_stays() -> None:
