@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import compatfix.runtime as runtime
+from benchmarks.common.allocations import allocations
 from benchmarks.common.transfers import Transfers, counted_transfers
 
 from . import blocks, tiny
@@ -148,3 +149,20 @@ def test_python_data_made_a_tensor_is_an_upload() -> None:
     with counted_transfers() as found:
         torch.as_tensor(torch.tensor([1, 2]))
     assert sum(found.uploads.values()) == 1
+
+
+# ---- the counter of bytes
+
+
+def test_bytes_alive_and_their_peak_are_counted_from_the_first_mark() -> None:
+    with allocations() as found:
+        before = torch.zeros(256, 1000)
+        found.mark("begin")
+        more = torch.ones(3, 256, 1000)
+        more = (before + more).sum(0)  # 7 of them while the sum of both is there: 3, 3 and 1, beside the one before
+        found.mark("middle")
+        del before, more
+        found.mark("end")
+    unit = 256 * 1000 * 4
+    assert found.peak / unit == pytest.approx(7, abs=0.01)
+    assert {name: round(count / unit, 2) for name, count in found.at.items()} == {"begin": 0, "middle": 1, "end": -1}
