@@ -51,5 +51,7 @@ def from_plain(cls: type[T], data: Any) -> T:
     from cattrs import Converter
 
     converter = Converter()
+    # Files have null for what is no finite number (to_finite_json).
+    converter.register_structure_hook(float, lambda v, _: math.nan if v is None else float(v))
     converter.register_structure_hook(bytes, lambda v, _: base64.b64decode(v["base64"]))
     return converter.structure(data, cls)

@@ -3,7 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compatfix.model import SCOPES, Answer, Finding, Location, Report, ScopeVerdict, Statement, Verdict
@@ -49,7 +49,7 @@ def reports(draw):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(report=reports())
 def test_every_file_is_valid(report):
     texts = texts_of(report)
@@ -66,7 +66,7 @@ def test_every_file_is_valid(report):
         comparison_text(compare(report, report), form)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(report=reports())
 def test_a_report_comes_back_and_knows_itself(report, tmp_path_factory):
     back = load_report(write_report(report, tmp_path_factory.mktemp("reports")))

@@ -1,13 +1,14 @@
 """report.json against its published schema, and reading it back."""
 
 import json
+import math
 from dataclasses import fields, replace
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from compatfix.errors import UsageError
-from compatfix.model import Report
+from compatfix.model import Answer, Report
 from compatfix.report.files import write_report
 from compatfix.report.reading import load_report
 from compatfix.report.schema import report_schema
@@ -102,3 +103,11 @@ def test_a_directory_without_a_report_says_what_to_give(tmp_path):
     (tmp_path / "latest.txt").write_text("gone\n")
     with pytest.raises(UsageError, match="names 'gone', which holds no report"):
         load_report(tmp_path)
+
+
+def test_a_number_that_is_none_comes_back_as_none(tmp_path):
+    answer = Answer("p", "How far?", "far", False, {"gap": math.nan, "size": math.inf, "noise": 0.5})
+    run = write_report(Report("inspect", {}, answers=(answer,)), tmp_path)
+    assert '"gap": null' in (run / "report.json").read_text()
+    numbers = load_report(run).answers[0].numbers
+    assert math.isnan(numbers["gap"]) and math.isnan(numbers["size"]) and numbers["noise"] == 0.5
