@@ -19,7 +19,7 @@ from compatfix.process import OnStep, Step, Worker, WorkerFailed
 from compatfix.serial import to_plain
 from compatfix.validate.benchmark import benchmark
 from compatfix.validate.judge import CodeData, judge_code
-from compatfix.validate.judge_sampling import ALARM, LIMIT, status
+from compatfix.validate.judge_sampling import ALARM, LIMIT, MODES, status
 from compatfix.validate.judge_weights import judge_weights
 from compatfix.validate.ladder import climb, rung_of
 from compatfix.validate.tally import merge, stopped
@@ -29,7 +29,6 @@ SIDE_PROMPTS, SIDE_TOKENS = 8, 32
 BF16_PROMPTS, BF16_TOKENS = 4, 24
 LADDER_TOKENS = 24
 CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling")
-SAMPLING_SHARES = 2
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,9 @@ def _tasks(request: ValidateRequest) -> list[_Task]:
     tasks.append(_Task("faults", {}))
     if request.temperature is not None:
         sampler = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
-        size = {"texts": request.samples, "shares": SAMPLING_SHARES}
-        tasks += [_Task("sampling", {**sampler, **size, "share": share}) for share in range(SAMPLING_SHARES)]
+        # A task for each mode: a time limit that is enough for one need not be for all.
+        size = {"texts": request.samples, "shares": MODES}
+        tasks += [_Task("sampling", {**sampler, **size, "share": share}) for share in range(MODES)]
     if request.on == "weights":
         own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts)}
         tasks.append(_Task("weights", {**own, "tokens": request.tokens}))

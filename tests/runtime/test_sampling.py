@@ -124,14 +124,14 @@ def test_without_states_the_published_compaction_is_right():
 
 
 @pytest.mark.parametrize(
-    "way",
+    ("way", "texts"),
     [
-        Way(width=2, correction="greedy"),
-        Way(width=2, redraws=3),
-        Way("rejection", accept="always"),
-        Way("rejection", top_p=0.9, target_top_p=1.0),
+        (Way(width=2, correction="greedy"), 16),
+        (Way(width=2, redraws=3), 16),
+        (Way("rejection", accept="always"), 40),
+        (Way("rejection", top_p=0.9, target_top_p=1.0), 16),
     ],
     ids=["greedy after a rejection", "redraws", "always accepts", "top-p on one side"],
 )
-def test_wrong_programs_show_on_a_model_too(way):
-    assert weigh(sampled(VerifiedSession, "qwen3", way, texts=40)).p <= ALARM
+def test_wrong_programs_show_on_a_model_too(way, texts):
+    assert weigh(sampled(VerifiedSession, "qwen3", way, texts=texts)).p <= ALARM
