@@ -26,6 +26,7 @@ class Call:
     arguments: Mapping[str, Any]
     cache_name: str
     accepted: frozenset[str] | None  # None: takes any keyword
+    named: frozenset[str] = frozenset()
 
     @property
     def cache(self) -> Any:
@@ -73,21 +74,28 @@ class Call:
     def forward(self) -> Any:
         """Calls the target.
 
-        Positions are told behind a filled cache, since not every model counts what it holds (Bamba), and the tokens
-        are counted on a cache that cannot.
+        Positions are told behind a filled cache, since not every model counts what it holds (Bamba), and
+        the tokens are counted on a cache that cannot.
         """
-        call, cache = self, self.cache
+        cache = self.cache
         if cache is None or self.arguments.get("use_cache") is False:
             return self.target(**self.arguments)
-        if self.arguments.get("position_ids") is None and self.accepts("position_ids") and not _offset(self.target):
-            past = length(cache)
-            positions = torch.arange(past, past + self.size, device=self.tokens.device)[None]
-            call = self.changed(position_ids=positions) if past else self
-        output = self.target(**call.arguments)
+        output = self.target(**{**self.arguments, **self._positions()})
         count = cache.__dict__.get(COUNT)
         if count is not None:
             cache.__dict__[COUNT] = count + self.size
         return output
+
+    def _positions(self) -> dict[str, Tensor]:
+        """The positions that the caller left out, behind a filled cache."""
+        ids = self.arguments.get("position_ids") is None and self.accepts("position_ids") and not _offset(self.target)
+        # Named only: what a forward passes on unseen is not for it.
+        places = self.arguments.get("cache_position") is None and "cache_position" in self.named
+        past = length(self.cache) if ids or places else 0
+        if not past:
+            return {}
+        told = torch.arange(past, past + self.size, device=self.tokens.device)
+        return {**({"position_ids": told[None]} if ids else {}), **({"cache_position": told} if places else {})}
 
 
 def bind(target: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -113,7 +121,7 @@ def bind(target: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     if cache is not None:
         arguments[own] = cache
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    return Call(target, arguments, own, None if takes_any else frozenset(parameters))
+    return Call(target, arguments, own, None if takes_any else frozenset(parameters), frozenset(parameters))
 
 
 def _offset(target: Any) -> bool:
