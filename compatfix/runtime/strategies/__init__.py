@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import Block, Facts, Record, StateRecord, Strategy
+from .cca import CcaTree
 from .conv_tree import ConvTree
 from .gated_delta import GatedDelta
 from .kimi_delta import KimiDelta
@@ -21,6 +22,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     Mamba2Tree(),
     LightningTree(),
     ConvTree(),
+    CcaTree(),
     MixedTree(),
     MixerLevels(),
     Paths(),

@@ -6,6 +6,7 @@ For models that hold more than one kind of recurrence, or short convolutions bes
 from __future__ import annotations
 
 from .base import Facts
+from .cca import CcaForm
 from .conv_tree import ConvForm
 from .forms import TreeForms
 from .gated_delta import GatedDeltaForm
@@ -16,7 +17,7 @@ from .mamba2 import Mamba2Form
 
 class MixedTree(TreeForms):
     name = "mixed tree"
-    mixer_forms = (GatedDeltaForm(), KimiDeltaForm(), Mamba2Form(), LightningForm(), ConvForm())
+    mixer_forms = (GatedDeltaForm(), KimiDeltaForm(), Mamba2Form(), LightningForm(), ConvForm(), CcaForm())
 
     def obstacle(self, facts: Facts) -> str | None:
         reason = super().obstacle(facts)
