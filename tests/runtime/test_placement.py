@@ -107,7 +107,7 @@ def test_parts_of_an_offloaded_target(how: str, tmp_path: Path) -> None:
 
 
 def test_an_exception_leaves_hooks_and_weights_as_found(tmp_path: Path) -> None:
-    model = offloaded("qwen3_5", "disk", tmp_path)
+    model = offloaded("lfm2", "disk", tmp_path)
     weights, attached = elsewhere(model), hooks(model)
     session, ids = Session(model), tiny.tokens(11)
     runtime.prepare(model)
@@ -115,7 +115,7 @@ def test_an_exception_leaves_hooks_and_weights_as_found(tmp_path: Path) -> None:
     def fail(*_: Any) -> None:
         raise ValueError("planted")
 
-    handle = model.model.norm.register_forward_pre_hook(fail)
+    handle = model.model.embedding_norm.register_forward_pre_hook(fail)
     try:
         with pytest.raises(ValueError, match="planted"):
             session.verify(ids, DEEP_WITH_SIBLINGS, output_hidden_states=runtime.used_by([1]))
