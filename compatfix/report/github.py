@@ -27,12 +27,17 @@ def runs_there(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def commands(report: Report) -> Iterator[str]:
-    """One workflow command per scope that failed and per finding, what blocks first: GitHub shows ten of a kind."""
+    """Workflow commands for scopes that failed, or had to pass and did not, and for every finding.
+
+    What blocks comes first: GitHub shows ten of a kind.
+    """
     required = report.required or ("code",)
     for entry in report.verdict.scopes if report.verdict is not None else ():
-        if entry.status == "failed" or (entry.scope in required and entry.status != "passed"):
+        needed = entry.scope in required
+        if entry.status == "failed" or (needed and entry.status != "passed"):
             step = f" → {entry.next_step}" if entry.next_step else ""
-            yield _command("error", {"title": f"scope {entry.scope}: {entry.status}"}, entry.reason + step)
+            kind = "error" if needed else "warning"
+            yield _command(kind, {"title": f"scope {entry.scope}: {entry.status}"}, entry.reason + step)
     blocking = {id(finding) for finding in blocking_findings(report)}
     for finding in sorted(report.findings, key=lambda f: id(f) not in blocking):
         yield _of_finding(report, finding, id(finding) in blocking)

@@ -166,7 +166,8 @@ _SHAPES: dict[str, Schema] = {
             "error": _NAME,
             "stage_seconds": _map({"type": "number"}),
             "stage_shares": _map({"type": "number"}),
-        }
+        },
+        "error",
     ),
     "Fault": _object(
         {

@@ -40,7 +40,7 @@ def test_scopes_that_had_to_pass_are_told():
     failed = Report("gate", {}, verdict=verdict(code="undecided", weights="failed"), required=("code", "draft"))
     assert list(commands(failed)) == [
         "::error title=scope code%3A undecided::why code",
-        "::error title=scope weights%3A failed::why weights",
+        "::warning title=scope weights%3A failed::why weights",
         "::error title=scope draft%3A unmeasured::why draft",
     ]
     assert list(commands(replace(failed, verdict=verdict(code="passed"), required=("code",)))) == []

@@ -42,12 +42,19 @@ def test_the_scopes_of_a_green_run():
         ({"code": "undecided"}, ("code",), {"code": "failure"}),
         ({"code": "passed"}, ("code", "weights"), {"weights": "failure", "draft": "skipped"}),
         ({"code": "passed", "weights": "undecided"}, ("code",), {"weights": "skipped"}),
-        ({"code": "passed", "weights": "failed"}, ("code",), {"weights": "failure"}),
+        ({"code": "passed", "weights": "failed"}, ("code",), {"code": "system-out", "weights": "skipped"}),
     ],
 )
 def test_what_had_to_pass_and_did_not_is_a_failure(statuses, required, expected):
     found = outcomes(suites(Report("gate", {}, verdict=verdict(**statuses), required=required))["scopes"])
     assert {name: found[name] for name in expected} == expected
+
+
+def test_a_scope_that_failed_and_had_not_to_pass_says_so_and_fails_nothing():
+    report = Report("gate", {}, verdict=verdict(code="passed", speed="failed"), required=("code",))
+    assert green(report, ("code",))
+    speed = suites(report)["scopes"][-1]
+    assert speed[0].tag == "skipped" and speed[0].attrib["message"] == "failed, not required: why speed"
 
 
 def test_every_measured_check_is_a_case():
