@@ -50,7 +50,7 @@ def main() -> None:
         model = build(kind, hidden, layers)
         targets = prepared(model, [*STRATEGIES, "mixer levels", "paths"])
         if "paths" in targets:
-            runtime.prepare(targets["paths"], memory_limit=MOST)
+            runtime.prepare(targets["paths"], "paths", memory_limit=MOST)
         for context in contexts:
             bench = Bench(model, targets, context, CLOCKS["cpu"])
             cache = bench.copied_cache()

@@ -108,7 +108,8 @@ def plan_of(target: nn.Module, strategy: str | None = None, memory_limit: int | 
         or (strategy is not None and plan.forced != strategy)
         or (memory_limit is not None and plan.facts.state_limit != memory_limit)
     ):
-        forced = strategy or os.environ.get(FORCED) or None
+        again = plan.forced if plan is not None and plan.key == key else None
+        forced = strategy or again or os.environ.get(FORCED) or None
         if memory_limit is None:
             memory_limit = _state_bytes() if plan is None else plan.facts.state_limit
         plan = _measure(target, key, forced, memory_limit)

@@ -235,6 +235,7 @@ def test_the_limit_is_told_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runtime.prepare(model, memory_limit=180_000)["memory_limit"] == 180_000
     assert runtime.prepare(model)["memory_limit"] == 180_000
     assert runtime.prepare(model, "steps")["memory_limit"] == 180_000
+    assert runtime.prepare(model, memory_limit=190_000)["strategy"] == "steps"  # as was asked for before
     monkeypatch.setenv("COMPATFIX_STATE_BYTES", "80000")
     assert runtime.prepare(tiny.build("jamba"))["memory_limit"] == 80_000
     assert runtime.prepare(tiny.build("jamba"), memory_limit=180_000)["memory_limit"] == 180_000
