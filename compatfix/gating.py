@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from compatfix.answered import unanswered
 from compatfix.codes import CODES
 from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Statement, Verdict, unmeasured
 from compatfix.process import OnStep, Worker, WorkerFailed, worker
@@ -128,7 +129,7 @@ def judge(
             process.wait_ready()
             inspection = _Inspection(process, target, draft, options)
             outcome = validate(process, request, on_step)
-            versions, standing = process.versions, inspection.findings()
+            versions, standing = process.versions, unanswered(root, inspection.findings())
             layout = inspection.layout()
     except WorkerFailed as failure:
         return Report(kind, subject, findings=(failure.finding,), verdict=_all_unmeasured(failure.finding))

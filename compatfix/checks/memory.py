@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compatfix.checks.finding import found
+from compatfix.checks.finding import PATCH, found
 from compatfix.introspect.memory import gigabytes
 from compatfix.model import Finding
 from compatfix.profiles import Inspection
@@ -26,4 +26,4 @@ def all_hidden_states(inspection: Inspection) -> Iterator[Finding]:
     if everything is None or needed is None or everything.bytes < LARGE:
         return
     message = f"{everything.text} take {gigabytes(everything.bytes)}; the draft needs {gigabytes(needed.bytes)} of it"
-    yield found("CF611", message, "read", details={"all": everything.bytes, "needed": needed.bytes})
+    yield found("CF611", message, "read", fix=PATCH, details={"all": everything.bytes, "needed": needed.bytes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compatfix.checks.finding import found
+from compatfix.checks.finding import PATCH, found
 from compatfix.introspect.draft import default_layer_ids
 from compatfix.model import Finding
 from compatfix.profiles import DraftProfile, Inspection
@@ -92,7 +92,7 @@ def sliding_windows_unmasked(inspection: Inspection) -> Iterator[Finding]:
                 f"{draft.sliding_layers} of {draft.num_layers} draft layers have a window of {draft.sliding_window}; "
                 "without FlashAttention published code gives them no mask, so past the window acceptance falls"
             )
-            yield found("CF408", message, "read")
+            yield found("CF408", message, "read", fix=PATCH)
 
 
 def _draft(inspection: Inspection) -> Iterator[DraftProfile]:
