@@ -126,7 +126,13 @@ def bind(target: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 def _offset(target: Any) -> bool:
     """Whether the target shifts positions by what it remembers of an image prompt; then they are left to it."""
-    return any(hasattr(part, "rope_deltas") for part in (target, getattr(target, "model", None)))
+    part: Any = target
+    while isinstance(part, nn.Module):
+        if hasattr(part, "rope_deltas"):
+            return True
+        inner = [getattr(part, name, None) for name in (*WRAPPED, "model")]
+        part = next((module for module in inner if isinstance(module, nn.Module) and module is not part), None)
+    return False
 
 
 def _parameters(target: nn.Module) -> Mapping[str, inspect.Parameter]:

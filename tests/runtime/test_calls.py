@@ -48,6 +48,29 @@ def test_positions_are_told_to_a_target_that_does_not_count_them(count: int) -> 
     torch.testing.assert_close(output.logits[0], plain, rtol=2e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_positions_are_left_to_a_target_that_remembers_an_image_prompt(wrapped: bool) -> None:
+    class Wrapper(torch.nn.Module):
+        def __init__(self, module: torch.nn.Module) -> None:
+            super().__init__()
+            self.module, self.config = module, module.config
+
+        def forward(self, **kwargs: Any) -> Any:
+            return self.module(**kwargs)
+
+    model = tiny.build("qwen3_5_vl")
+    session, own, ids = Session(model), tiny.own_cache(model), tiny.tokens(1)
+    with torch.inference_mode():
+        model(session.prompt, cache=own)
+        model.model.rope_deltas = torch.tensor([[40]])  # what an image prompt leaves there
+        expected = model(torch.tensor([ids]), cache=own).logits[0, -1]
+        target = Wrapper(model) if wrapped else model
+        output = runtime.verify(target, input_ids=torch.tensor([ids]), past_key_values=session.cache).logits[0, -1]
+    plain = tiny.full_logits(model, session.prompt[0].tolist() + ids)[-1]
+    assert float((expected - plain).abs().max()) > 0.01
+    torch.testing.assert_close(output, expected, rtol=2e-4, atol=2e-4)
+
+
 def test_embeddings_can_be_passed_instead_of_ids() -> None:
     session, ids = Session(target("qwen3_5")), tiny.tokens(3)
     with torch.inference_mode():
