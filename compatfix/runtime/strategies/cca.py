@@ -1,7 +1,7 @@
 """Cca tree: one forward, in which compressed convolutional attention takes each node's neighbours from its ancestors.
 
-Such a mixer (arXiv 2510.04476) sends queries and keys through two convolutions in a row, and half of each value comes
-from the token before. Nothing recurs: a node needs its nearest ancestors' inputs, and one projection of its parent.
+Such a mixer (arXiv 2510.04476) sends queries and keys through two convolutions in a row, and takes half of each value
+at the token before. Nothing recurs: a node needs its nearest ancestors' inputs, and one projection of its parent.
 """
 
 from __future__ import annotations
