@@ -174,7 +174,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=list(KINDS), default=["qwen3", "qwen3_5", "falcon_h1", "jamba"])
     parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS)
     parser.add_argument("--budgets", nargs="+", type=int, default=BUDGETS)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--svg", help="where to write the plot")
     return parser.parse_args()
 

@@ -94,9 +94,12 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny model and two rounds: does it run?")
     parser.add_argument("--large", action="store_true", help="hidden 1024, 12 layers, context 1024")
     parser.add_argument("--models", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--strategies", nargs="+", default=[strategy.name for strategy in STRATEGIES])
+    names = [strategy.name for strategy in STRATEGIES]
+    parser.add_argument(
+        "--strategies", nargs="+", choices=names, default=names[: names.index("paths")], help="without paths and steps"
+    )
     parser.add_argument("--budgets", nargs="+", type=int, default=None, help="of 32 and 64; both without it")
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=list(CLOCKS), default="cpu")
     return parser.parse_args()
