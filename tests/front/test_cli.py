@@ -127,7 +127,7 @@ def test_select_and_ignore(compatfix, tree):
     assert {fix["code"] for change in plan["changes"] for fix in change["fixes"]} == {"CF203", "CF601"}
     run = compatfix("patch", tree, "--check", "--ignore", "CF2", "--format", "json")
     codes = {fix["code"] for change in json.loads(run.out)["changes"] for fix in change["fixes"]}
-    assert codes == {"CF101", "CF102", "CF103", "CF501", "CF601", "CF602", "CF701"}
+    assert codes == {"CF101", "CF102", "CF103", "CF408", "CF501", "CF601", "CF602", "CF701"}
     assert compatfix("patch", tree, "--select", "nonsense").code == 2
 
 
