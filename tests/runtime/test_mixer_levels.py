@@ -25,7 +25,7 @@ def test_nodes_and_commits_are_exact(kind: str, strategy: str) -> None:
     session.assert_holds([ids[node] for node in path_to(BUSHY, 23)[:3]])
 
 
-@pytest.mark.parametrize("kind", ["falcon_h1", "jamba"])
+@pytest.mark.parametrize("kind", ["falcon_mamba", "jamba"])
 def test_it_is_chosen_where_no_tree_form_is_known(kind: str) -> None:
     assert runtime.describe(target(kind))["strategy"] == "mixer levels"
 
