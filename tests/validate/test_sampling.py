@@ -78,7 +78,7 @@ def test_a_fault_is_flagged(fault):
 
 
 def test_a_small_fault_takes_more_tokens():
-    """The likeliest token of the residual in the place of a draw from it: a quarter of the tokens, and near the truth."""
+    """The likeliest token of the residual in place of a draw from it: a quarter of the tokens, and near the truth."""
     fault = replace(REJECTION_CHAIN, correction="greedy residual")
     few, many = (weigh(sampled(fault, texts=texts)).p for texts in (20, 300))
     assert few > ALARM >= many
