@@ -32,11 +32,16 @@ def cache_of(output: Any) -> Any:
 
 
 def cache_class_of(made: Any) -> Any:
-    """The class whose constructor takes a config and makes such a cache: DynamicCache, or a model's own."""
+    """The class to make such a cache with: DynamicCache, or a model's own."""
     from transformers import DynamicCache
 
     kind = type(made)
     return DynamicCache if made is None or issubclass(DynamicCache, kind) else kind
+
+
+def empty_cache(kind: Any, config: Any) -> Any:
+    """An empty cache of that class, from the config where its constructor takes one, as generation makes it."""
+    return kind(config=config) if "config" in inspect.signature(kind).parameters else kind()
 
 
 def layers_of(cache: Any, layer_types: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

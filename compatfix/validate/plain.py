@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,8 @@ def _new_cache(target: nn.Module) -> Any:
     """None where the library has no config-built cache for this class: the forward then makes its own."""
     from transformers import DynamicCache
 
+    if _brings_its_own(target):
+        return None
     try:
         cache = DynamicCache(config=target.config)
     except Exception:
@@ -59,6 +62,15 @@ def _new_cache(target: nn.Module) -> Any:
     if states and not any(hasattr(layer, "recurrent_states") for layer in getattr(cache, "layers", ())):
         return None
     return cache
+
+
+def _brings_its_own(target: nn.Module) -> bool:
+    """Whether the target's module defines a cache class: where there is one, its models take no other."""
+    module = sys.modules[type(target).__module__]
+    return any(
+        isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "get_seq_length")
+        for value in vars(module).values()
+    )
 
 
 def last_logits(output: Any) -> Tensor:

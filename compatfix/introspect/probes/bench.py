@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from compatfix.introspect.caches import cache_argument_of, cache_class_of, cache_of
+from compatfix.introspect.caches import cache_argument_of, cache_class_of, cache_of, empty_cache
 from compatfix.introspect.tiny import TinyTarget
 from compatfix.introspect.words import one_line
 from compatfix.model import Answer
@@ -64,7 +64,7 @@ class Bench:
 
     def new_cache(self) -> Any:
         """The library's own cache for this model, empty: built from its config, as generation does."""
-        return self.cache_class(config=self.model.config)
+        return empty_cache(self.cache_class, self.model.config)
 
     @functools.cached_property
     def cache_class(self) -> Any:

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import asdict
 from typing import Any
 
-from compatfix.introspect.caches import describe_cache, layer_types_of
+from compatfix.introspect.caches import describe_cache, empty_cache, layer_types_of
 from compatfix.introspect.probes.bench import PROMPT, Bench, Found, difference, logits_of, probe
 from compatfix.introspect.words import one_line
 
@@ -62,7 +62,7 @@ def cache_kinds(bench: Bench) -> Found:
 
     Built from the real config, without weights.
     """
-    cache = bench.cache_class(config=bench.real_config)
+    cache = empty_cache(bench.cache_class, bench.real_config)
     profile = describe_cache(cache, layer_types_of(bench.real_config))
     kinds = ", ".join(f"{count} {kind}" for kind, count in profile.kinds.items())
     return Found(f"{profile.class_name}: {kinds}", None, value=asdict(profile))
