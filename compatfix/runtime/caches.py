@@ -117,7 +117,7 @@ def _text_config(config: Any) -> Any:
 def _own_cache_class(model_or_config: Any, config: Any) -> type | None:
     """The cache class that the model's own module defines: where there is one, the model needs it."""
     if isinstance(model_or_config, nn.Module):
-        names = [cls.__module__ for cls in type(model_or_config).__mro__ if issubclass(cls, nn.Module)][:1]
+        names = [cls.__module__ for cls in type(model_or_config).__mro__ if issubclass(cls, nn.Module)]
     else:
         names = [type(config).__module__.replace(".configuration_", ".modeling_")]
     for name in names:

@@ -56,23 +56,34 @@ def draft_forward(draft: Any, *args: Any, **kwargs: Any) -> Any:
     under sdpa or eager attention; a mask that the caller passes, or that the draft's own layers pass on, stays. Sliding
     layers of the draft's cache store every token. Returns what the draft returns.
     """
-    noise, positions = kwargs.get("noise_embedding"), kwargs.get("position_ids")
+    given = {**_named(draft, args), **kwargs}
+    noise, positions = given.get("noise_embedding"), given.get("position_ids")
     sights = sights_of(draft)
     limited = any(sight.limited for sight in sights)
     if not limited or not isinstance(noise, Tensor) or not isinstance(positions, Tensor):
         return draft(*args, **kwargs)
-    cache = next((kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None), None)
+    cache = next((given[name] for name in CACHE_NAMES if given.get(name) is not None), None)
     if cache is not None:
         store_every_token(cache)
-    if kwargs.get("attention_mask") is not None or not _takes_masks(draft):
+    if given.get("attention_mask") is not None or not _takes_masks(draft):
         return draft(*args, **kwargs)
-    past = int(cache.get_seq_length()) if cache is not None and _uses_cache(draft, kwargs) else 0
+    past = int(cache.get_seq_length()) if cache is not None and _uses_cache(draft, given) else 0
     with lock_of(draft):
         makers = _masking(draft, sights, noise.shape[1], past + positions.shape[-1])
         if not makers:
             _tell(draft, "none of their modules names an attention_mask")
         with replaced_forwards(makers):
             return draft(*args, **kwargs)
+
+
+def _named(draft: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments by the names that the draft's forward has for them."""
+    names = [
+        name
+        for name, parameter in inspect.signature(draft.forward).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return dict(zip(names, args, strict=False))
 
 
 def sights_of(draft_or_config: Any) -> tuple[Sight, ...]:

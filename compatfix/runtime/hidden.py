@@ -38,7 +38,7 @@ class UsedBy:
     """Stands for `True` in `output_hidden_states`, and says who is going to read the hidden states."""
 
     def __init__(self, consumer: Consumer | Sequence[int]) -> None:
-        self.consumer = consumer
+        self.consumer = consumer if callable(consumer) else tuple(consumer)
 
     def __iter__(self) -> Iterator[int]:
         return iter(EVERY)
@@ -105,7 +105,9 @@ class Layout:
         try:
             with torch.no_grad():
                 if callable(consumer):
-                    consumer(recorder)
+                    result = consumer(recorder)
+                    if any(isinstance(item, Iterator) for item in (result if isinstance(result, tuple) else (result,))):
+                        return tuple(range(len(self.widths)))  # what a lazy one reads, it reads later
                 else:
                     for index in consumer:
                         recorder[index]

@@ -22,7 +22,8 @@ def read_tree(mask: Any, start: int, size: int, position_ids: Any = None) -> Tre
     must rise with the depth. The host reads once, whatever the size.
     """
     if isinstance(mask, dict):
-        mask = mask.get("full_attention")
+        masks = [mask.get("full_attention"), *mask.values()]
+        mask = next((value for value in masks if isinstance(value, Tensor) and value.ndim == 4), None)
     if mask is not None and not isinstance(mask, Tensor):
         raise RuntimeRefusal(f"cannot read a tree from an attention mask of type {type(mask).__name__}")
     if position_ids is not None and position_ids.shape[-1] != size:
@@ -92,6 +93,12 @@ def _other_positions(position_ids: Any, tree: Tree, start: int) -> RuntimeRefusa
     return RuntimeRefusal(
         f"positions do not follow the tree: expected {start} + depth, got {positions} for depths {list(tree.depths)}"
     )
+
+
+def is_causal(mask: Tensor) -> bool:
+    """Whether an additive mask (1, 1, N, N) shows each token all before it and itself, and no more."""
+    visible = mask[0, 0] == 0
+    return visible.shape[0] == visible.shape[1] and bool((visible == torch.ones_like(visible).tril()).all())
 
 
 def additive(mask: Any, dtype: torch.dtype) -> Any:

@@ -72,6 +72,11 @@ def prepare(target: nn.Module, strategy: str | None = None, memory_limit: int | 
     if memory_limit is not None and memory_limit <= 0:
         raise RuntimeRefusal(f"a memory_limit of {memory_limit} bytes leaves no room for a state")
     with lock_of(target):
+        known = _plans.get(target)
+        if known is not None and known.strategy is None:
+            # What stood in the way may be gone; who asks again is told anew.
+            del _plans[target]
+            memory_limit = known.facts.state_limit if memory_limit is None else memory_limit
         plan_of(target, strategy, memory_limit)
     return describe(target)
 
@@ -177,6 +182,8 @@ def _try(candidates: list[Strategy], base: Baseline) -> tuple[Strategy | None, l
             continue
         try:
             error = max(error_of(form, base) for form in strategy.forms(base.facts))
+        except (MemoryError, torch.cuda.OutOfMemoryError):
+            raise  # passes with the memory, and says nothing about the strategy
         except Exception as raised:  # whatever a model raises under a strategy is a reason against it
             trials.append(Trial(strategy.name, False, None, f"{type(raised).__name__}: {raised}"))
             continue
@@ -194,12 +201,12 @@ def _try(candidates: list[Strategy], base: Baseline) -> tuple[Strategy | None, l
 
 
 def _key(target: nn.Module) -> tuple[Any, ...]:
-    """What a measurement holds for: dtype, device and attention implementation."""
+    """What a measurement holds for: dtype, device, attention implementation, and whether layers drop out."""
     first = next((p for p in target.parameters() if p.dtype.is_floating_point), None)
     if first is None:
         raise RuntimeRefusal(f"{type(target).__name__} has no floating-point parameter; its dtype is unknown")
     implementation = getattr(getattr(target, "config", None), "_attn_implementation", None)
-    return getattr(target, "dtype", first.dtype), first.device, str(implementation)
+    return getattr(target, "dtype", first.dtype), first.device, str(implementation), target.training
 
 
 def _line(target: nn.Module, plan: Plan) -> str:

@@ -40,7 +40,9 @@ LONGEST = (0, 1, 3, 6)
 LEFTOVERS = (((0, 1), 3, 4), ((0,), 1, 2), ((0, 1, 3), 4, 6), ((0, 2), 1, 5))
 PREFIX = 9
 # Windows up to this size are passed by the prefix, so that their masks are measured too.
-SMALL_WINDOW = 128
+SMALL_WINDOW = 256
+# What configs call the number of tokens that a layer looks back.
+WINDOWS = ("sliding_window", "window_size", "attention_window_size", "attention_window", "local_attention")
 
 
 class Reference:
@@ -51,7 +53,8 @@ class Reference:
         embeddings = input_embeddings(target)
         weight = next(embeddings.parameters())
         self.device = weight.device if weight.device.type != "meta" else torch.device("cpu")
-        window = getattr(config, "sliding_window", None)
+        windows = [getattr(config, name, None) for name in WINDOWS]
+        window = next((value for value in windows if isinstance(value, int)), None)
         size = PREFIX
         if isinstance(window, int) and window <= SMALL_WINDOW:
             size += window

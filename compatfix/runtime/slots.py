@@ -71,7 +71,7 @@ def length(cache: Any) -> int:
     try:
         told = int(cache.get_seq_length()) or told_by_layers(cache)
         # Some model-specific caches report the shape of a placeholder while they are empty.
-        return told if told == 0 or token_slots(cache) or _any_state(cache) else 0
+        return told if told == 0 or token_slots(cache) or any_state(cache) else 0
     except (AttributeError, ValueError, IndexError, TypeError):
         sizes = {_size(slot) for slot in token_slots(cache)}
         if len(sizes) > 1 or (not sizes and state_slots(cache)):
@@ -166,7 +166,8 @@ def _move(slots: Sequence[Slot], start: int, path: Sequence[int]) -> None:
             slot.tensor.narrow(slot.token_axis, start, len(path)).copy_(kept)
 
 
-def _any_state(cache: Any) -> bool:
+def any_state(cache: Any) -> bool:
+    """Whether a state holds anything but zeros."""
     return any(bool(slot.tensor.any()) for slot in state_slots(cache))
 
 

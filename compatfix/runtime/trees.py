@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,7 +122,10 @@ class Tree:
 
     def path(self, indices: Sequence[int]) -> tuple[int, ...]:
         """`indices` as a path that starts at the root, or a refusal."""
-        path = tuple(int(index) for index in indices)
+        try:
+            path = tuple(operator.index(index) for index in indices)
+        except TypeError as error:
+            raise RuntimeRefusal(f"a path is a sequence of whole numbers: {error}") from None
         if not path:
             raise RuntimeRefusal("nothing to commit: a path holds at least the root; crop_to takes all back")
         if path[0] != 0 or any(not 0 <= node < self.size for node in path):

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from .caches import is_attention_only, store_every_token
 from .calls import Call, bind
 from .hidden import NarrowCall, NotCaptured, UsedBy, give_up, narrowed
-from .masks import additive, read_tree
+from .masks import additive, is_causal, read_tree
 from .plans import dtype_of, lock_of, plan_of
 from .refusal import RuntimeRefusal
-from .slots import Snapshot, check_complete, keep_tokens, length
-from .strategies import Block, Record
+from .rope import needs_single_steps
+from .slots import COUNT, Snapshot, any_state, check_complete, keep_tokens, length
+from .strategies import Block, Record, Steps
 from .trees import Tree
 
 PENDING = "_compatfix_pending"
@@ -114,19 +115,40 @@ def _verify(call: Call) -> Any:
         raise RuntimeRefusal("a verified tree is still pending on this cache: commit or crop it before the next verify")
     if call.tokens.shape[0] != 1:
         raise RuntimeRefusal(f"a batch of {call.tokens.shape[0]} cannot be verified; one sequence at a time")
-    if pending is not None:
-        _settle(cache, pending, range(pending.tree.size))
     store_every_token(cache)
-    start, size, target = length(cache), call.size, call.target
+    start, size, mask = length(cache), call.size, call.arguments.get("attention_mask")
     if start == 0:
-        mask = additive(call.arguments.get("attention_mask"), dtype_of(target))
-        return _guarded(call.changed(attention_mask=mask) if mask is not None else call, 0, None)[0]
+        return _prefilled(call)
     check_complete(cache)
-    tree = read_tree(call.arguments.get("attention_mask"), start, size, call.arguments.get("position_ids"))
-    block = Block(call, start, tree)
-    output, record = _guarded(call, start, block)
+    tree = read_tree(mask, start, size, call.arguments.get("position_ids"))
+    # The chain's record is lost with the chain: what an exception puts back must hold it.
+    before = Snapshot(cache, own_states=False) if pending is not None else None
+    try:
+        if pending is not None:
+            _settle(cache, pending, range(pending.tree.size))
+        output, record = _guarded(call, start, Block(call, start, tree))
+    except BaseException:
+        if before is not None:
+            before.restore(cache)
+        raise
     cache.__dict__[PENDING] = record
     return output
+
+
+def _prefilled(call: Call) -> Any:
+    cache, target = call.cache, call.target
+    if COUNT in cache.__dict__ and any_state(cache):
+        raise RuntimeRefusal(
+            f"this {type(cache).__name__} holds states of tokens that it did not count: a forward went past the "
+            "runtime. Prefill through verify"
+        )
+    mask = additive(call.arguments.get("attention_mask"), dtype_of(target))
+    if isinstance(mask, Tensor) and mask.ndim == 4 and not is_causal(mask) and plan_of(target).facts.mixers.stateful:
+        raise RuntimeRefusal(
+            f"a mask that is not causal on the empty cache of {type(target).__name__}, whose layers keep states that "
+            "no mask reaches: prefill the prompt first, then verify the tree"
+        )
+    return _guarded(call.changed(attention_mask=mask) if mask is not None else call, 0, None)[0]
 
 
 def _guarded(call: Call, start: int, block: Block | None) -> tuple[Any, Record | None]:
@@ -134,6 +156,9 @@ def _guarded(call: Call, start: int, block: Block | None) -> tuple[Any, Record |
     cache = call.cache
     plan = plan_of(call.target) if block is not None and block.tree.size > 1 else None
     strategy = plan.strategy if plan is not None else None
+    last = start + max(block.tree.depths) if block is not None else start
+    if plan is not None and needs_single_steps(plan.facts.config, start, last):
+        strategy = Steps()
     before = Snapshot(cache, own_states=strategy is None or strategy.updates_states)
     try:
         record: Record | None = None
@@ -156,7 +181,23 @@ def _guarded(call: Call, start: int, block: Block | None) -> tuple[Any, Record |
 
 
 def _pending(cache: Any) -> Any:
-    return cache.__dict__.get(PENDING)
+    """The record of the block at the cache's end, if there is one.
+
+    A plain forward since then has run behind all of the block. It is part of the text then, or, where states were not
+    at its end or siblings lie in it, what the forward gave is wrong.
+    """
+    if not hasattr(cache, "__dict__"):
+        raise RuntimeRefusal(f"a {type(cache).__name__} was given as the cache; make one with new_cache(target)")
+    record = cache.__dict__.get(PENDING)
+    if record is None or length(cache) == record.start + record.tree.size:
+        return record
+    if record.tree.is_chain and is_attention_only(cache):
+        cache.__dict__.pop(PENDING)
+        return None
+    raise RuntimeRefusal(
+        f"the cache holds {length(cache)} tokens, the verified block ended at {record.start + record.tree.size}: a "
+        "forward ran past the runtime while the block was pending, and its output is wrong. Commit or crop first"
+    )
 
 
 def _settle(cache: Any, record: Any, path: Sequence[int]) -> None:

@@ -350,3 +350,14 @@ def test_on_the_transformers_of_the_published_code() -> None:
     for difference, length in found["differences"].values():
         assert difference < 1e-5
         assert length == CONTEXT
+
+
+def test_positional_arguments_are_seen_by_their_names() -> None:
+    from compatfix.runtime.draft import _named
+
+    class Draft(torch.nn.Module):
+        def forward(self, position_ids, noise_embedding=None, *rest, **more):  # type: ignore[no-untyped-def]
+            return None
+
+    assert _named(Draft(), (1, 2, 3)) == {"position_ids": 1, "noise_embedding": 2}
+    assert _named(Draft(), ()) == {}

@@ -29,4 +29,4 @@ STRATEGIES: tuple[Strategy, ...] = (
     Steps(),
 )
 
-__all__ = ["STRATEGIES", "Block", "Facts", "Record", "StateRecord", "Strategy"]
+__all__ = ["STRATEGIES", "Block", "Facts", "Record", "StateRecord", "Steps", "Strategy"]

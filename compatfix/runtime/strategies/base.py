@@ -87,6 +87,13 @@ class StateRecord(Record):
                 slot.put(states[path[-1] : path[-1] + 1].clone())
 
 
+def kept_logits(logits: Tensor, keep: Any) -> Tensor:
+    """Logits (1, N, V) of all nodes as `logits_to_keep` asks for them: the last ones, or those at the places given."""
+    if isinstance(keep, Tensor):
+        return logits[:, keep.to(logits.device)]
+    return logits[:, -keep:] if isinstance(keep, int) and keep > 0 else logits
+
+
 class Strategy(ABC):
     """One way to verify a tree exactly. Stateless; a new one is a new module and an entry in STRATEGIES."""
 

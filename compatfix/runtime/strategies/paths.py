@@ -19,7 +19,7 @@ from ..calls import Call
 from ..refusal import RuntimeRefusal
 from ..slots import Slot, keep_tokens, state_slots, token_slots
 from ..trees import Tree
-from .base import Block, Facts, Record, Strategy, refuse_over
+from .base import Block, Facts, Record, Strategy, kept_logits, refuse_over
 
 Label = tuple[int, str]
 
@@ -128,8 +128,8 @@ class Rows:
         """The output of the rows as the output of one block, in node order."""
         if isinstance(output, Mapping):
             fields = {name: self._nodes_of(value) for name, value in output.items()}
-            if isinstance(logits_to_keep, int) and logits_to_keep > 0 and "logits" in fields:
-                fields["logits"] = fields["logits"][:, -logits_to_keep:]
+            if "logits" in fields:
+                fields["logits"] = kept_logits(fields["logits"], logits_to_keep)
             return type(output)(**fields)
         if isinstance(output, tuple):
             return tuple(self._nodes_of(value) for value in output)

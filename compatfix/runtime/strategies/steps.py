@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..slots import keep_tokens, state_slots, token_slots
 from ..trees import Tree
-from .base import Block, Facts, Record, StateRecord, Strategy, refuse_over
+from .base import Block, Facts, Record, StateRecord, Strategy, kept_logits, refuse_over
 
 Label = tuple[int, str]
 
@@ -77,8 +77,8 @@ def _joined(outputs: Sequence[Any], block: Block) -> Any:
     if isinstance(first, Mapping):
         fields = {name: _join([output[name] for output in outputs]) for name in first}
         keep = block.call.arguments.get("logits_to_keep", 0)
-        if isinstance(keep, int) and keep > 0 and "logits" in fields:
-            fields["logits"] = fields["logits"][:, -keep:]
+        if "logits" in fields:
+            fields["logits"] = kept_logits(fields["logits"], keep)
         return type(first)(**fields)
     if isinstance(first, tuple):
         return tuple(_join(list(items)) for items in zip(*outputs, strict=True))
