@@ -6,7 +6,6 @@ Exit codes: 0 done, nothing stands in the way · 1 findings · 2 bad use, bad in
 from __future__ import annotations
 
 import io
-import json
 import os
 import shlex
 import signal
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from compatfix import __version__, report_commands
+from compatfix import __version__, answer_commands, report_commands
 from compatfix.errors import UsageError
 from compatfix.options import (
     baseline_option,
@@ -42,7 +41,6 @@ from compatfix.options import (
 )
 
 if TYPE_CHECKING:
-    from compatfix.codes import Code
     from compatfix.gating import ValidationOptions
     from compatfix.model import Level, Report, Scope
     from compatfix.report.baseline import Baseline
@@ -194,72 +192,6 @@ def rules(form: str) -> None:
     from compatfix.report.patching import rules_text
 
     click.echo(rules_text(form))
-
-
-@main.command()
-@click.argument("subject", metavar="CODE|FILE|-")
-@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@verbose_option
-def explain(subject: str, form: str, verbose: bool) -> None:
-    """Prints the page of CODE (CF203, or absolute-crop), or says what the traceback in FILE is and what fixes it.
-
-    - reads standard input; any log will do. Exit 1: nothing in it was recognised.
-    """
-    from compatfix.codes import lookup
-
-    entry = lookup(subject)
-    if entry is not None:
-        from compatfix.rewrites import page
-
-        text = page(entry.code)
-        click.echo(_page_json(entry, text) if form == "json" else text, nl=form == "json")
-        return
-    from compatfix.tracebacks import answer, decoded, json_of, text_of
-
-    answered = answer(decoded(_pasted(subject)))
-    click.echo(json_of(answered) if form == "json" else text_of(answered, verbose=verbose), nl=form == "json")
-    sys.exit(0 if answered.recognised else 1)
-
-
-def _page_json(entry: Code, text: str) -> str:
-    fields = {"code": entry.code, "name": entry.name, "level": entry.level, "title": entry.title, "page": text}
-    return json.dumps(fields, indent=2, ensure_ascii=False)
-
-
-def _pasted(subject: str) -> bytes:
-    """What a user gave to be explained: the bytes of a file or of standard input."""
-    if subject == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(subject).read_bytes()
-    except FileNotFoundError:
-        raise UsageError(
-            f"no code, name or file {subject}: give a code (compatfix rules lists them), a file with a traceback, or "
-            "- for standard input"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {subject}: {getattr(error, 'strerror', None) or error}") from error
-
-
-@main.command()
-@click.argument("code")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the script there.")
-def repro(code: str, output: Path | None) -> None:
-    """Prints a short script that shows the fault of CODE with torch and transformers alone, fit for an upstream report.
-
-    The script exits 1 where the fault shows, 0 where this transformers does not have it, 2 where it cannot tell.
-    """
-    from compatfix.repros import script
-
-    text = script(code)
-    if output is None:
-        click.echo(text, nl=False)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror or error}") from error
-    click.echo(f"wrote {output}")
 
 
 def validation_options(command: Any) -> Any:
@@ -457,6 +389,8 @@ def _show(report: Report, form: str, verbose: bool) -> None:
     render(report, form, verbose=verbose)
 
 
+main.add_command(answer_commands.explain)
+main.add_command(answer_commands.repro)
 main.add_command(report_commands.report)
 
 if __name__ == "__main__":

@@ -387,31 +387,3 @@ def test_plain_decoding_in_another_thread_is_not_taken_for_the_block() -> None:
     expected = plain(session.model, session.prompt[0].tolist() + [ids[node] for node in path])
     for index in (1, 2):
         assert_close(states[index][0, path], expected[index][0, -len(path) :])
-
-
-@pytest.mark.parametrize(
-    "lazy",
-    [lambda states: (states[i] for i in (1, 2)), lambda states: map(states.__getitem__, (1, 2)), iter([1, 2])],
-    ids=["generator", "map", "iterator of indices"],
-)
-def test_a_consumer_that_reads_later_gets_what_it_reads(lazy: Any) -> None:
-    model = tiny.shared("qwen3")
-    for _ in range(2):
-        with torch.inference_mode():
-            output = runtime.verify(
-                model,
-                tiny.prompt(5),
-                past_key_values=runtime.new_cache(model),
-                use_cache=True,
-                output_hidden_states=lazy_used(lazy),
-            )
-        assert output.hidden_states[1] is not None
-        assert output.hidden_states[2] is not None
-
-
-_KEPT: dict[int, Any] = {}
-
-
-def lazy_used(consumer: Any) -> Any:
-    """One UsedBy for all calls, as a loop would keep it."""
-    return _KEPT.setdefault(id(consumer), runtime.used_by(consumer))
