@@ -39,31 +39,41 @@ def plan_json(plan: PatchPlan) -> str:
 
 
 def rules_text(form: str) -> str:
-    """Every code: number, level, whether `patch` rewrites it, and its title."""
+    """Every code: number, level, whether `patch` rewrites it and `repro` shows it, and its title."""
+    from compatfix.repros import available
     from compatfix.rewrites import all_rules
 
     rewritten = {rule.code for rule in all_rules() if rule.INVALID}
+    shown = available()
     if form == "json":
-        entries = [_as_json(entry, entry.code in rewritten) for entry in CODES.values()]
+        entries = [_as_json(entry, entry.code in rewritten, entry.code in shown) for entry in CODES.values()]
         return json.dumps(entries, indent=2, ensure_ascii=False)
     rows = [
-        (entry.code, entry.name, entry.level, "fix" if entry.code in rewritten else "", entry.title)
+        (
+            entry.code,
+            entry.name,
+            entry.level,
+            "fix" if entry.code in rewritten else "",
+            "repro" if entry.code in shown else "",
+            entry.title,
+        )
         for entry in CODES.values()
     ]
     if form == "md":
-        head = ["| code | name | level | patch | what |", "|---|---|---|---|---|"]
+        head = ["| code | name | level | patch | repro | what |", "|---|---|---|---|---|---|"]
         return "\n".join(head + ["| " + " | ".join(row) + " |" for row in rows])
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + "  " + row[4] for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + "  " + row[5] for row in rows
     )
 
 
-def _as_json(entry: Code, rewritten: bool) -> dict[str, object]:
+def _as_json(entry: Code, rewritten: bool, shown: bool) -> dict[str, object]:
     return {
         "code": entry.code,
         "name": entry.name,
         "level": entry.level,
         "title": entry.title,
         "rewritten": rewritten,
+        "repro": shown,
     }

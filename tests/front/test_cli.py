@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from compatfix.codes import CODES
+from compatfix.repros import available
 
 from .conftest import TARGETS, contents
 
@@ -43,12 +44,18 @@ def test_help_names_every_command(compatfix):
         assert f"\n  {command} " in run.out
 
 
+def test_it_runs_as_a_module():
+    run = subprocess.run([sys.executable, "-m", "compatfix", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout.startswith("compatfix, version ")
+
+
 def test_rules_lists_every_code(compatfix):
     run = compatfix("rules")
     assert run.code == 0
     assert [line.split()[0] for line in run.out.splitlines()] == list(CODES)
-    assert "CF203  absolute-crop                     error    fix  " in run.out
+    assert "CF203  absolute-crop                     error    fix  repro  " in run.out
     listed = json.loads(compatfix("rules", "--format", "json").out)
+    assert {entry["code"] for entry in listed if entry["repro"]} == set(available())
     assert {entry["code"] for entry in listed if entry["rewritten"]} >= {"CF101", "CF201", "CF202", "CF203", "CF206"}
 
 
