@@ -31,6 +31,17 @@ def compare(before: Path, after: Path, form: str) -> None:
 
 
 @report.command()
+@click.argument("runs", type=click.Path(path_type=Path), metavar="RUN...", nargs=-1, required=True)
+def summary(runs: tuple[Path, ...]) -> None:
+    """Says in a few sentences what each RUN came to; the exit code is 0 whatever that is."""
+    from compatfix.report.console import show_short
+    from compatfix.report.reading import load_report
+
+    for read in [load_report(run) for run in runs]:
+        show_short(read)
+
+
+@report.command()
 @click.argument("run", type=click.Path(path_type=Path))
 def baseline(run: Path) -> None:
     """Prints a baseline that makes every finding of RUN known; give it to gate or validate with --baseline FILE."""

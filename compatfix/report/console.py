@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from compatfix.conclusion import headline
 from compatfix.model import Answer, Finding, Report, Statement, Verdict
 from compatfix.report.tables import Table, tables
+from compatfix.summary import TITLE, summary
 
 STATUS_STYLES = {"passed": "green", "failed": "bold red", "undecided": "yellow", "unmeasured": "dim"}
 LEVEL_STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
@@ -45,9 +47,23 @@ def show(report: Report, *, verbose: bool = False, console: Console | None = Non
         _show_findings(out, report.findings, verbose)
     if report.verdict is not None:
         _show_verdict(out, report.verdict)
+        _show_summary(out, summary(report))
     if report.next_step:
         out.print()
         out.print(f"next: {report.next_step}", soft_wrap=True)
+
+
+def show_short(report: Report) -> None:
+    """What `report` came to, and nothing else: its subject, the sentences of its summary, and the conclusion."""
+    out = _console() if sys.stdout.isatty() else _console(width=PIPE_WIDTH)
+    subject = report.subject
+    names = [str(subject[name]) for name in ("tree", "target") if subject.get(name)]
+    out.print(Text(f"{report.kind} of {' against '.join(names)}", style="bold"), soft_wrap=True)
+    for sentence in summary(report):
+        _hanging(out, Text("- "), sentence)
+    if report.verdict is not None:
+        out.print(headline(report)[1], soft_wrap=True)
+    out.print()
 
 
 def _console(**options: Any) -> Console:
@@ -95,11 +111,12 @@ def _show_answers(out: Console, answers: Iterable[Answer], verbose: bool) -> Non
 
 def _hanging(out: Console, head: Text, text: str) -> None:
     """One entry whose further lines start below its text and not below its head."""
+    indent = min(len(head), 9)
     width = max(out.width - len(head), 20)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
     out.print(head.append(lines[0], style="default"), soft_wrap=True)
     for line in lines[1:]:
-        out.print(" " * 9 + line, soft_wrap=True)
+        out.print(" " * indent + line, soft_wrap=True)
 
 
 def _show_table(out: Console, table: Table) -> None:
@@ -144,3 +161,10 @@ def _show_verdict(out: Console, verdict: Verdict) -> None:
             reason += f" → {entry.next_step}"
         grid.add_row(entry.scope, Text(entry.status, style=STATUS_STYLES[entry.status]), reason)
     out.print(grid)
+
+
+def _show_summary(out: Console, sentences: tuple[str, ...]) -> None:
+    out.print()
+    out.print(Text(TITLE, style="bold"))
+    for sentence in sentences:
+        _hanging(out, Text("- "), sentence)

@@ -16,6 +16,7 @@ from compatfix.report.charts import Chart, absent, charts
 from compatfix.report.plaintext import visible
 from compatfix.report.style import style_sheet
 from compatfix.report.tables import Table, tables
+from compatfix.summary import TITLE, summary
 
 # The browser itself refuses whatever this file does not hold.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -61,6 +62,7 @@ def _page(report: Report) -> Iterator[str]:
 def _sections(report: Report) -> Iterator[tuple[str, str, str]]:
     """Anchor, title, body of every part that has something to say."""
     if report.verdict is not None:
+        yield "short", TITLE.capitalize(), _list("plain", (f"<li>{_t(sentence)}</li>" for sentence in summary(report)))
         yield "verdict", "Verdict by scope", _list("scopes", (_scope(entry) for entry in report.verdict.scopes))
     if report.findings:
         yield "findings", _counted(report.findings), _findings(report.findings)

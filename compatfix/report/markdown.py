@@ -9,6 +9,7 @@ from compatfix.conclusion import headline
 from compatfix.model import Finding, Report, Statement
 from compatfix.report.plaintext import one_line, visible
 from compatfix.report.tables import Table, tables
+from compatfix.summary import summary
 
 MARKS = {"passed": "✅", "failed": "❌", "undecided": "❔", "unmeasured": "⬜"}
 
@@ -24,7 +25,8 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"- {escape(name)}: {code(value)}"
     yield f"- compatfix {report.version}, {report.started}, {report.seconds:.0f} s"
     if report.verdict is not None:
-        yield from ("", escape(headline(report)[1]))
+        yield from ("", escape(headline(report)[1]), "")
+        yield from (f"- {escape(sentence)}" for sentence in summary(report))
         yield from _verdict(report)
     if report.findings:
         yield from _findings(report.findings)
