@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common.rounds import CLOCKS, NAIVE, Bench, Taken, reference_bookkeeping, spread, tree_of
 from benchmarks.common.targets import KINDS, build, prepared
-from benchmarks.common.transfers import counted_transfers
 from compatfix.runtime.strategies import STRATEGIES
 from compatfix.runtime.trees import Tree
+from compatfix.validate.transfers import counted_transfers
 
 SHAPES = [(8, 32), (8, 64), (16, 32), (16, 64)]
 HEAD = (

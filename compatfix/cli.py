@@ -28,6 +28,7 @@ from compatfix.options import (
     memory_option,
     prompt_file_option,
     python_option,
+    repetitions_option,
     samples_option,
     select_option,
     split_budgets,
@@ -211,6 +212,7 @@ def validation_options(command: Any) -> Any:
             top_p_option,
             top_k_option,
             samples_option,
+            repetitions_option,
             click.option(
                 "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."
             ),

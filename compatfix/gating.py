@@ -29,7 +29,8 @@ class ValidationOptions:
     """How much to measure, on what, and in which environment; limits are per step, in seconds and bytes.
 
     With a `temperature` (above 0), sampling is judged too: `samples` texts per mode, `top_p` 1 and `top_k` 0 for none.
-    `texts` are the prompts for real weights; without any, a few of the tool's own.
+    `texts` are the prompts for real weights; without any, a few of the tool's own. Each is timed `repetitions` times
+    in every mode, 0 for not at all.
     """
 
     on: Literal["tiny", "weights"] = "tiny"
@@ -45,6 +46,7 @@ class ValidationOptions:
     top_k: int = 0
     samples: int = 96
     texts: tuple[str, ...] = ()
+    repetitions: int = 3
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ def judge(
 ) -> Report:
     """Validates a tree, with an inspection of target and draft at its side, in one worker."""
     from compatfix.validate.plan import ValidateRequest, validate
+    from compatfix.validate.timing_statements import what_was_timed
 
     check_input(target, draft, options.on)
     request = ValidateRequest(
@@ -122,6 +125,7 @@ def judge(
         top_k=options.top_k,
         samples=options.samples,
         texts=options.texts,
+        repetitions=options.repetitions,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
     try:
@@ -139,7 +143,11 @@ def judge(
     return Report(
         kind,
         {**subject, **versions},
-        statements=(*_what_ran(versions, outcome.sections.get("validation", {})), *_what_was_sampled(outcome.sections)),
+        statements=(
+            *_what_ran(versions, outcome.sections.get("validation", {})),
+            *_what_was_sampled(outcome.sections),
+            *what_was_timed(outcome.sections),
+        ),
         findings=findings,
         verdict=Verdict(scopes),
         sections={**outcome.sections, **({"cache": layout} if layout is not None else {})},

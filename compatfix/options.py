@@ -131,4 +131,11 @@ top_k_option = click.option("--top-k", type=click.IntRange(0), default=0, help="
 samples_option = click.option(
     "--samples", type=click.IntRange(1), default=96, show_default=True, help="Texts per mode, with --temperature."
 )
+repetitions_option = click.option(
+    "--repetitions",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="With --on weights: how often each prompt is timed in every mode; 0 for no timing.",
+)
 dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")

@@ -9,7 +9,8 @@ from typing import Any
 
 from compatfix.model import Report
 from compatfix.report import svg
-from compatfix.report.tables import Table
+from compatfix.report.table import Table
+from compatfix.report.timing import method
 
 # Where a run had none of it, what would measure it.
 WOULD_MEASURE = {
@@ -18,6 +19,7 @@ WOULD_MEASURE = {
     "time by stage": "a tree whose generate functions return stage_times",
     "cache by layer": "compatfix gate or inspect in an environment that can build a tiny model of the class",
     "margins": "texts that differ from plain decoding: none did in this run, or bf16 was not run",
+    "speed": "compatfix gate TREE --target CHECKPOINT --draft DIR --on weights --repetitions 3",
     "real draft": "compatfix gate TREE --target CHECKPOINT --draft DIR --on weights",
 }
 KIND_NAMES = {
@@ -45,9 +47,14 @@ def charts(report: Report) -> list[Chart]:
     """Every chart that the report has numbers for, in reading order."""
     sections = report.sections
     found: list[Chart] = []
-    for name in ("weights", "benchmark"):
-        if name in sections:
-            found += _of_modes(name, sections[name])
+    # What was timed repeats what was compared, with stages that no watch was in.
+    name = "measured" if "measured" in sections else "weights"
+    if name in sections:
+        found += _of_modes(name, sections[name])
+    if "measured" in sections:
+        found += _speed_ups(sections["measured"])
+    if "benchmark" in sections:
+        found += _of_modes("benchmark", sections["benchmark"])
     found += _layout(sections)
     for name in ("bf16", "weights", "losslessness"):
         if name in sections:
@@ -76,7 +83,8 @@ def absent(report: Report) -> list[tuple[str, str]]:
 def _of_modes(name: str, section: Mapping[str, Any]) -> Iterator[Chart]:
     """Accepted length, acceptance by position, rounds by length and stages of the modes side by side."""
     label = section.get("label") or "real draft"
-    rows = section["rows"] if name == "benchmark" else section["modes"]
+    rows = section["modes"] if name == "weights" else section["rows"]
+    rows = [row for row in rows if row.get("role", "mode") in ("mode", "baseline")]
     series = _series([row["mode"] for row in rows])
     known = [row for row in rows if _finite(row.get("accepted_length"))]
     if any(row["mode"] != "plain" for row in known):
@@ -99,7 +107,34 @@ def _of_modes(name: str, section: Mapping[str, Any]) -> Iterator[Chart]:
         )
     yield from _positions(name, label, rows, series)
     yield from _lengths(name, label, rows, series)
-    yield from _stages(name, label, rows)
+    yield from _stages(name, label, rows, name == "benchmark" or bool(section.get("tiny")))
+
+
+def _speed_ups(section: Mapping[str, Any]) -> Iterator[Chart]:
+    rows = [row for row in section["rows"] if row["role"] != "baseline" and _finite(row["speed_up"])]
+    if not rows:
+        return
+    series = _series([row["mode"] for row in rows])
+    spread = [(row["low"], row["high"]) if _finite(row["low"]) and _finite(row["high"]) else None for row in rows]
+    yield Chart(
+        "speed-measured",
+        "Decoding speed, times that of plain decoding",
+        method(section),
+        svg.ranges(
+            [(row["mode"], row["speed_up"], ends, series[row["mode"]]) for row, ends in zip(rows, spread, strict=True)],
+            1.0,
+            (section["floor"] or 1.0),
+            label="Speed-up with intervals by mode",
+        ),
+        Table(
+            "Speed-up",
+            ("mode", "against", "speed-up", "from", "to", "difference"),
+            tuple(
+                (row["mode"], row["against"], *map(_two, (row["speed_up"], row["low"], row["high"])), row["difference"])
+                for row in rows
+            ),
+        ),
+    )
 
 
 def _positions(name: str, label: str, rows: Sequence[Mapping[str, Any]], series: Mapping[str, int]) -> Iterator[Chart]:
@@ -156,7 +191,7 @@ def _lengths(name: str, label: str, rows: Sequence[Mapping[str, Any]], series: M
     )
 
 
-def _stages(name: str, label: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
+def _stages(name: str, label: str, rows: Sequence[Mapping[str, Any]], tiny: bool) -> Iterator[Chart]:
     timed = [(row["mode"], stage_shares(row.get("stage_seconds") or {})) for row in rows]
     timed = [(mode, shares) for mode, shares in timed if shares]
     if not timed:
@@ -166,7 +201,7 @@ def _stages(name: str, label: str, rows: Sequence[Mapping[str, Any]]) -> Iterato
         f"stages-{name}",
         f"Time by stage ({label})",
         "the share of a round's time that each stage takes, as the tree's own stage_times say"
-        + ("; of a tiny model, so no seconds are shown" if name == "benchmark" else ""),
+        + ("; of a tiny model, so no seconds are shown" if tiny else ""),
         svg.stacked(timed, stages, label=f"Time by stage, {label}"),
         Table(
             "Time by stage",

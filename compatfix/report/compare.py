@@ -28,11 +28,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Number:
-    """A measured number in both reports; `after` minus `before` is the difference. None where a report lacks it."""
+    """A measured number in both reports; `after` minus `before` is the difference. None where a report lacks it.
+
+    `noise` is true of a timed ratio that each run's own interval lets be what the other measured.
+    """
 
     name: str
     before: float | None
     after: float | None
+    noise: bool = False
 
     @property
     def difference(self) -> float | None:
@@ -133,6 +137,37 @@ def _numbers(before: Report, after: Report) -> Iterator[Number]:
     old, new = dict(_measured(before)), dict(_measured(after))
     for name in dict.fromkeys((*old, *new)):
         yield Number(name, old.get(name), new.get(name))
+    yield from _timed(before, after)
+
+
+def _timed(before: Report, after: Report) -> Iterator[Number]:
+    """Speed-ups of both reports, side by side; not those of another device or sampler, or against another baseline."""
+    sections = [report.sections.get("measured") for report in (before, after)]
+    old, new = ({row["mode"]: row for row in (section or {}).get("rows", ())} for section in sections)
+    if None not in sections and _setting(sections[0]) != _setting(sections[1]):
+        return
+    for mode in dict.fromkeys((*old, *new)):
+        one, two = old.get(mode, {}), new.get(mode, {})
+        if (one or two).get("role") == "baseline" or (one and two and one["against"] != two["against"]):
+            continue
+        for prefix, words in (("", "speed-up"), ("prefill_", "prefill speed-up")):
+            values = [row.get(f"{prefix}speed_up") for row in (one, two)]
+            if any(value is not None for value in values):
+                yield Number(f"{words}, {mode} (timed)", values[0], values[1], noise=_overlap(one, two, prefix))
+
+
+def _setting(section: Mapping[str, Any] | None) -> list[Any]:
+    return [(section or {}).get(name) for name in ("device", "dtype", "threads", "sampler")]
+
+
+def _overlap(one: Mapping[str, Any], two: Mapping[str, Any], prefix: str) -> bool:
+    """Whether the intervals meet; runs without an interval tell no difference either."""
+    if not one or not two:
+        return False
+    known = [
+        float(row[prefix + name]) for row in (one, two) for name in ("low", "high") if row[prefix + name] is not None
+    ]
+    return len(known) < 4 or (known[0] <= known[3] and known[2] <= known[1])
 
 
 def _measured(report: Report) -> Iterator[tuple[str, float | None]]:
@@ -168,7 +203,6 @@ def _measured(report: Report) -> Iterator[tuple[str, float | None]]:
 _ROW_NUMBERS = (
     ("accepted_length", "accepted length"),
     ("forwards_per_token", "target forwards/token"),
-    ("speed_up", "speed-up"),
 )
 
 
@@ -176,8 +210,9 @@ def _rows(report: Report) -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
     benchmark, weights = report.sections.get("benchmark"), report.sections.get("weights")
     if benchmark:
         yield benchmark["label"], benchmark["rows"]
-    if weights:
-        yield "real draft", weights["modes"]
+    measured = report.sections.get("measured")
+    if measured or weights:
+        yield "real draft", measured["rows"] if measured else (weights or {})["modes"]
 
 
 def _modes(report: Report) -> set[str]:

@@ -103,6 +103,8 @@ def _cells(number: Number) -> tuple[str, str, str, str]:
     told = "" if change is None else "0" if change == 0 else f"{change:+.4g}"
     if change and number.before:
         told += f" ({change / abs(number.before):+.0%})"
+    if number.noise and change:
+        told += ", noise"
     return number.name, _number(number.before), _number(number.after), told
 
 

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from compatfix.conclusion import headline
 from compatfix.model import Answer, Finding, Report, Statement, Verdict
-from compatfix.report.tables import Table, tables
+from compatfix.report.table import Table
+from compatfix.report.tables import tables
 from compatfix.summary import TITLE, summary
 
 STATUS_STYLES = {"passed": "green", "failed": "bold red", "undecided": "yellow", "unmeasured": "dim"}

@@ -15,7 +15,8 @@ from compatfix.model import Answer, Finding, Report, ScopeVerdict, Statement
 from compatfix.report.charts import Chart, absent, charts
 from compatfix.report.plaintext import visible
 from compatfix.report.style import style_sheet
-from compatfix.report.tables import Table, tables
+from compatfix.report.table import Table
+from compatfix.report.tables import tables
 from compatfix.summary import TITLE, summary
 
 # The browser itself refuses whatever this file does not hold.

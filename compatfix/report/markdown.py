@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from compatfix.conclusion import headline
 from compatfix.model import Finding, Report, Statement
 from compatfix.report.plaintext import one_line, visible
-from compatfix.report.tables import Table, tables
+from compatfix.report.table import Table
+from compatfix.report.tables import tables
 from compatfix.summary import summary
 
 MARKS = {"passed": "✅", "failed": "❌", "undecided": "❔", "unmeasured": "⬜"}

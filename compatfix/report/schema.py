@@ -97,6 +97,8 @@ _RAISED: Schema = {
     "anyOf": [{"type": "null"}, _object({"type": _TEXT, "message": _TEXT, "place": _ANY_OBJECT}, "place")]
 }
 _HISTOGRAM = {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": _COUNT}
+_DIFFERENCE: Schema = {"enum": ["faster", "slower", "noise", None]}
+_QUARTILES: Schema = {"anyOf": [{"type": "null"}, {**_list(_NUMBER), "minItems": 3, "maxItems": 3}]}
 _SHARES = _list({"type": "number", "minimum": 0, "maximum": 1})
 
 _SHAPES: dict[str, Schema] = {
@@ -168,6 +170,39 @@ _SHAPES: dict[str, Schema] = {
             "stage_shares": _map({"type": "number"}),
         },
         "error",
+    ),
+    "TimedRow": _object(
+        {
+            "mode": _TEXT,
+            "role": {"enum": ["baseline", "control", "reference", "mode"]},
+            "against": _TEXT,
+            "tokens": _COUNT,
+            "rounds": _COUNT,
+            **dict.fromkeys(("speed_up", "low", "high"), _NUMBER),
+            "difference": _DIFFERENCE,
+            **dict.fromkeys(("prefill_speed_up", "prefill_low", "prefill_high"), _NUMBER),
+            "prefill_difference": _DIFFERENCE,
+            **dict.fromkeys(("accepted_length", "tokens_per_round", "forwards_per_token"), _NUMBER),
+            **dict.fromkeys(("draft_forwards_per_token", "reads_per_round", "peak_bytes", "watch_cost"), _NUMBER),
+            "histogram": _HISTOGRAM,
+            "per_position": _SHARES,
+            "read_places": _map(_COUNT),
+            "seconds_per_token": _QUARTILES,
+            "prefill_seconds": _QUARTILES,
+            "stage_seconds": _map({"type": "number"}),
+            "error": _RAISED,
+        }
+    ),
+    "Estimate": _object(
+        {
+            "estimate": {"const": True},
+            "draft_cost": _NUMBER,
+            "assumptions": _list(_TEXT),
+            "breaks": _TEXT,
+            "rows": _list(
+                _object({"mode": _TEXT, "accepted_length": _NUMBER, "speed_up": _NUMBER, "beyond": {"type": "boolean"}})
+            ),
+        }
     ),
     "Fault": _object(
         {
@@ -243,6 +278,34 @@ _SECTIONS: dict[str, Schema] = {
     "bf16": _ref("WithMargins"),
     "sampling": _object({"sampler": _TEXT, "alarm": _NUMBER, "limit": _NUMBER, "modes": _list(_ref("Sampled"))}),
     "weights": _ref("WithMargins"),
+    "measured": _object(
+        {
+            **dict.fromkeys(("device", "device_kind", "dtype", "label", "baseline"), _TEXT),
+            **dict.fromkeys(("prompts", "tokens", "planned", "repetitions", "warm_ups", "threads"), _COUNT),
+            "sampler": _NAME,
+            "stop_tokens": _list(_COUNT),
+            "target": _map(_COUNT),
+            "draft": _map(_COUNT),
+            "tiny": {"type": "boolean"},
+            "tiny_below": _COUNT,
+            "level": _NUMBER,
+            "floor": _NUMBER,
+            "prompts_enough": {"type": ["integer", "null"]},
+            "rows": _list(_ref("TimedRow")),
+            "recommendation": _object(
+                {
+                    "mode": _TEXT,
+                    "sentence": _TEXT,
+                    "evidence": {"const": "measured"},
+                    "edge": {"type": "boolean"},
+                    "speed_up": _ANY_OBJECT,
+                }
+            ),
+            "estimate": {"anyOf": [{"type": "null"}, _ref("Estimate")]},
+            "warnings": _list(_TEXT),
+            "runs": _object({"note": _TEXT, "all": _list({"type": "object"})}),
+        }
+    ),
     "benchmark": _object({"label": _TEXT, "rows": _list(_ref("BenchmarkRow"))}),
     "ladder": _list(_ref("Rung")),
     "cache": _object(

@@ -118,6 +118,7 @@ svg .small{font-size:9px}
 svg .soft{fill:var(--muted)}
 svg .axis{stroke:var(--axis);stroke-width:1;fill:none}
 svg .grid{stroke:var(--rule);stroke-width:1}
+svg .band{fill:var(--rule)}
 svg .mark{stroke:var(--ink);stroke-width:1.5;fill:none}
 .scroll{overflow-x:auto;max-width:100%}
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums;overflow-wrap:normal}

@@ -151,6 +151,36 @@ def dots(rows: Sequence[tuple[str, Sequence[tuple[float, bool]]]], limit: float,
     return _svg(height + 36, label, parts)
 
 
+def ranges(
+    rows: Sequence[tuple[str, float, tuple[float, float] | None, int]], one: float, floor: float, *, label: str
+) -> str:
+    """Ratios as marks with the line of their interval. `one` is no difference, its band from `one / floor` to
+    `one * floor`; rows are name, value, (low, high) or None, number of the series."""
+    ends = [end for _, value, spread, _ in rows for end in (value, *(spread or ()))]
+    least: float = min([one / floor, *ends])
+    most: float = max([one * floor, *ends])
+    margin = (most - least) * 0.05 or 0.1
+    left = _margin([name for name, _, _, _ in rows])
+    height = len(rows) * _ROW + 4
+
+    def place(value: float) -> float:
+        return left + (WIDTH - left - 8) * (value - least + margin) / (most - least + 2 * margin)
+
+    parts = [_box(place(one / floor), 0, max(place(one * floor) - place(one / floor), 1), height, "band")]
+    parts.append(_line(place(one), 0, place(one), height, "axis"))
+    for index, (name, value, spread, number) in enumerate(rows):
+        y = index * _ROW + 12
+        parts.append(_text(left - 6, y + 3.5, name, anchor="end"))
+        if spread is not None:
+            path = f"M{place(spread[0]):.1f} {y}H{place(spread[1]):.1f}"
+            parts.append(f'<path class="{colour_of(number)}-line" fill="none" stroke-width="1.8" d="{path}"/>')
+        parts.append(_marker(place(value), y, number))
+    for value in (least, one, most):
+        if value == one or abs(place(value) - place(one)) > 40:
+            parts.append(_text(place(value), height + 12, f"{value:.2f}", anchor="middle", kind="soft small"))
+    return _svg(height + 18, label, parts)
+
+
 def _svg(height: float, label: str, parts: Sequence[str]) -> str:
     head = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(one_line(label))}">'
     return head + "".join(parts) + "</svg>"

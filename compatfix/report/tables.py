@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from compatfix.model import Report
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of strings; `note` is one line below it, `brief` tables are shown without -v."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-    brief: bool = True
-
+from compatfix.report.table import Table
+from compatfix.report.timing import timing_tables
 
 COMPARED = ("texts equal", "rounding", "corruption")
 
@@ -157,13 +146,13 @@ def _weights(section: Mapping[str, Any]) -> Iterator[Table]:
             *_compared(row, section["prompts"]),
             _number(row["accepted_length"]),
             _number(row["forwards_per_token"]),
-            f"{row['speed_up']:.2f}×" if row["speed_up"] else "–",
         )
         for row in section["modes"]
     )
-    columns = ("mode", *COMPARED, "accepted length", "target forwards/token", "speed-up")
-    note = f"on {section['device']} in {section['dtype']}; speed-up: time per token against plain decoding (medians)"
-    note += f"; noise of plain decoding against itself {section['noise']:.2g}"
+    columns = ("mode", *COMPARED, "accepted length", "target forwards/token")
+    note = (
+        f"on {section['device']} in {section['dtype']}; noise of plain decoding against itself {section['noise']:.2g}"
+    )
     runtime = section.get("runtime") or {}
     if runtime.get("strategy"):
         note += f"; verified by {runtime['strategy']} (noise {runtime['noise']:.2g}, "
@@ -199,6 +188,7 @@ def _baseline(section: Mapping[str, Any]) -> Iterator[Table]:
 Build = Callable[[Any], Iterator[Table]]
 _BUILDERS: dict[str, Build] = {
     "weights": _weights,
+    "measured": timing_tables,
     "ladder": _ladder,
     "benchmark": _benchmark,
     "losslessness": _losslessness,

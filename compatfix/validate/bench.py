@@ -143,7 +143,7 @@ class Bench:
         try:
             with self.watch.installed():
                 stopping = None if stops is None else list(stops)
-                result = self._call(mode, input_ids, tokens, stopping, mask, sampler or {})
+                result = self.call(mode, input_ids, tokens, stopping, mask, sampler or {})
         except Exception as error:
             run.error = describe(self.tree.root, error, self.watch.owners())
             return run
@@ -168,7 +168,7 @@ class Bench:
         entry = self._entry(mode)
         return entry.function, entry.parameters
 
-    def _call(
+    def call(
         self,
         mode: Mode,
         input_ids: Tensor,

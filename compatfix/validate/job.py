@@ -1,8 +1,8 @@
 """The worker's side: one task of a validation in one fork, JSON in and JSON out.
 
 Tasks: "losslessness" (a share of the prompts), "situations", "faults", "bf16", "smoke" (a rung of the ladder),
-"weights", "sampling" (a share of the modes). The front runs several of them side by side and puts their results
-together.
+"weights", "sampling" (a share of the modes), "measure" (timed, alone on the machine). The front runs several of the
+others side by side and puts their results together.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
     began = time.perf_counter()
     task = args["task"]
     answer: dict[str, Any] = {"task": task, "subject": None, "result": None, "error": None}
-    torch.set_num_threads(int(args.get("threads", 1)))
+    if task != "measure":
+        # Several tasks run side by side; what is timed runs alone, on as many threads as in use.
+        torch.set_num_threads(int(args.get("threads", 1)))
     try:
         progress(f"{task}: building models")
         bench = _bench(args, progress)
@@ -60,7 +62,7 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
 
 
 def _bench(args: Args, progress: Progress) -> Bench:
-    if args["task"] == "weights":
+    if args["task"] in ("weights", "measure"):
         return weights.load_bench(args, progress)
     return build_bench(args, dtype=torch.bfloat16 if args["task"] == "bf16" else torch.float32)
 
@@ -115,6 +117,7 @@ TASKS: dict[str, Callable[[Bench, Args, Progress], dict[str, Any]]] = {
     "bf16": _bf16,
     "smoke": _smoke,
     "weights": weights.run_weights,
+    "measure": weights.run_timed,
     "sampling": _sampling,
 }
 

@@ -7,11 +7,8 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Scope, ScopeVerdict, unmeasured
+from compatfix.validate.judge_speed import judge_draft, judge_speed
 from compatfix.validate.raised import raised
-
-# An accepted length of 1 means that no drafted token was ever right. Less than this is not worth a draft.
-LEAST_ACCEPTED = 1.2
-CRITERION = f"{LEAST_ACCEPTED}: one drafted token accepted in five rounds"
 
 OTHERS: tuple[Scope, ...] = ("draft", "speed")
 
@@ -81,10 +78,8 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
         weights = ScopeVerdict("weights", "failed", errors[0].message, step)
     else:
         weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}")
-    speculative = [row for row in rows if row["mode"] != "plain" and row["accepted_length"]]
-    draft, speed = _draft(speculative), _speed(speculative, result)
-    findings += [Finding("CF990", "note", "measured", s.reason) for s in (draft, speed) if s.status == "failed"]
-    return (kernels, weights, draft, speed), tuple(findings)
+    # What is timed afterwards takes the place of both (judge_speed.with_measured).
+    return (kernels, weights, judge_draft(rows), judge_speed(None, None, None)), tuple(findings)
 
 
 def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:
@@ -98,27 +93,6 @@ def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:
         f"at least {same} of {run} texts equal plain decoding in every mode ({dtype}); in {worst['mode']} {run - same} "
         f"differ by rounding only (largest margin {largest:.3g} in any mode, noise {result['noise']:.3g})"
     )
-
-
-def _draft(rows: list[Mapping[str, Any]]) -> ScopeVerdict:
-    if not rows:
-        return ScopeVerdict("draft", "undecided", "no round was drafted")
-    best = max(float(row["accepted_length"]) for row in rows)
-    text = ", ".join(f"{row['mode']} {row['accepted_length']:.2f}" for row in rows)
-    reason = f"accepted length on real weights: {text}; the best is "
-    if best < LEAST_ACCEPTED:
-        return ScopeVerdict("draft", "failed", f"{reason}below {CRITERION}", "check the pairing: inspect --draft")
-    return ScopeVerdict("draft", "passed", f"{reason}at least {CRITERION}")
-
-
-def _speed(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> ScopeVerdict:
-    known = [row for row in rows if row["speed_up"]]
-    if not known:
-        return ScopeVerdict("speed", "undecided", "no baseline was measured")
-    best = max(known, key=lambda row: float(row["speed_up"]))
-    text = ", ".join(f"{row['mode']} {row['speed_up']:.2f}×" for row in known)
-    reason = f"against plain decoding on {result['device']} (medians): {text}; fastest: {best['mode']}"
-    return ScopeVerdict("speed", "passed" if best["speed_up"] > 1 else "failed", reason)
 
 
 def _number(value: float | None) -> str:

@@ -20,14 +20,18 @@ from compatfix.serial import to_plain
 from compatfix.validate.benchmark import benchmark
 from compatfix.validate.judge import CodeData, judge_code
 from compatfix.validate.judge_sampling import ALARM, LIMIT, MODES, status
+from compatfix.validate.judge_speed import with_measured
 from compatfix.validate.judge_weights import judge_weights
 from compatfix.validate.ladder import climb, rung_of
+from compatfix.validate.measured import summarise
 from compatfix.validate.tally import merge, stopped
 
 TASK_SECONDS = 600.0
 SIDE_PROMPTS, SIDE_TOKENS = 8, 32
 BF16_PROMPTS, BF16_TOKENS = 4, 24
 LADDER_TOKENS = 24
+# Share of the time limit after which no further repetition is begun.
+TIMED_SHARE = 0.8
 CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling")
 
 
@@ -38,7 +42,8 @@ class ValidateRequest:
     `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
     unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
     `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only. With a `temperature`, `samples`
-    texts per mode are sampled too, on the tiny model. `texts` are the prompts for real weights, in place of a few.
+    texts per mode are sampled too, on the tiny model. `texts` are the prompts for real weights, in place of a few;
+    `repetitions` is how often each is timed in every mode, 0 for not at all.
     """
 
     tree: str
@@ -62,6 +67,7 @@ class ValidateRequest:
     top_k: int = 0
     samples: int = 96
     texts: tuple[str, ...] = ()
+    repetitions: int = 3
 
 
 @dataclass(frozen=True)
@@ -81,13 +87,22 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
     worker.wait_ready()
     runner = _Runner(worker, request, on_step)
     results = runner.run(_tasks(request))
-    data = _gather(results, runner)
-    code, findings = judge_code(data)
     weights = runner.one("weights")
     scopes, more = judge_weights(request.on, request.draft is not None, weights, runner.failures.get("weights"))
+    why_not = _why_not_timed(request, scopes[1])
+    if weights and why_not is None:
+        # Alone, since what runs beside it would be timed too.
+        runner.alone(_timed(request))
+    data = _gather(results, runner)
+    code, findings = judge_code(data)
     sections = _sections(request, data, results)
     if weights and weights["result"]:
         sections["weights"] = {**weights["result"], "runtime": (weights["subject"] or {}).get("runtime")}
+        timed = runner.one("measure")
+        if timed and timed["result"]:
+            sections["measured"] = summarise(timed["result"], request.seed)
+        scopes, notes = with_measured(scopes, sections.get("measured"), _timing_failed(runner), why_not)
+        more = (*more, *notes)
     return ValidateOutcome((code, *scopes), (*findings, *more), sections, time.monotonic() - began)
 
 
@@ -123,6 +138,28 @@ def _tasks(request: ValidateRequest) -> list[_Task]:
         own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts)}
         tasks.append(_Task("weights", {**own, "tokens": request.tokens}))
     return tasks
+
+
+def _timed(request: ValidateRequest) -> _Task:
+    own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts), "tokens": request.tokens}
+    sampler = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+    seconds = None if request.time_limit is None else TIMED_SHARE * request.time_limit
+    return _Task(
+        "measure", {**own, **sampler, "repetitions": request.repetitions, "seconds": seconds}, needs_right=False
+    )
+
+
+def _why_not_timed(request: ValidateRequest, weights: ScopeVerdict) -> str | None:
+    if weights.status == "failed":
+        return "not timed: the text on real weights is wrong"
+    return None if request.repetitions else "not timed: --repetitions 0"
+
+
+def _timing_failed(runner: _Runner) -> Finding | None:
+    answer = runner.one("measure")
+    if answer is not None and answer["error"] is not None:
+        return Finding(answer["error"]["code"], "error", "measured", answer["error"]["message"])
+    return runner.failures.get("measure")
 
 
 class _Runner:
@@ -163,6 +200,13 @@ class _Runner:
         for _, (name, answer) in sorted(self._done.items()):
             self.results.setdefault(name, []).append(answer)
         return self.results
+
+    def alone(self, task: _Task) -> None:
+        """Runs a task when no other does; a failure of its own spoils nothing else."""
+        try:
+            self.results[task.name] = [self._call(task.name, task.args)]
+        except WorkerFailed as failed:
+            self.failures[task.name] = failed.finding
 
     def one(self, name: str) -> Any:
         return next(iter(self.results.get(name, ())), None)
@@ -235,7 +279,7 @@ def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
                 error["message"], Finding(error["code"], "error", "measured", error["message"], details=error["detail"])
             )
     for name, finding in runner.failures.items():
-        if name != "weights":
+        if name not in ("weights", "measure"):
             errors.setdefault(finding.message, finding)
     plain = merge(parts("losslessness", "plain"))
     bf16 = next((a["result"] for a in results.get("bf16", ()) if a["result"]), None)

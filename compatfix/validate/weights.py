@@ -1,6 +1,6 @@
 """Validation on real weights: the checkpoint is complete, the tree is lossless on it, the draft is worth something.
 
-The same runs as on the tiny model, with the real draft in the oracle's place and its real speed.
+The same runs as on the tiny model, with the real draft in the oracle's place; its speed is measured apart from them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench
 from compatfix.validate.bf16 import compare_with_margins
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
 from compatfix.validate.load_tree import TreeError, load_tree
+from compatfix.validate.measure import run_measure
 from compatfix.validate.plain import text_config
+from compatfix.validate.sampler import Sampler
 from compatfix.validate.tally import histogram, per_position
 
 TEXTS = (
@@ -96,28 +98,37 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
 
 
 def run_weights(bench: Bench, args: dict[str, Any], report: Callable[[str, int, int], None]) -> dict[str, Any]:
-    """Real target, real draft: losslessness with margins, accepted lengths, medians of time per token."""
+    """Real target, real draft: losslessness with margins, and accepted lengths. Watched, so that nothing is timed."""
     assert isinstance(bench, WeightsBench)
-    prompts = [bench.prompt(index) for index in range(args["prompts"])]
-    modes = bench.modes(args["budgets"])
-    table = compare_with_margins(bench, modes, prompts, args["tokens"], None, report, "weights")
+    table = compare_with_margins(
+        bench, bench.modes(args["budgets"]), _prompts(bench, args), args["tokens"], None, report, "weights"
+    )
     for row in table["modes"]:
         _summarise(row)
-    plain = next((row for row in table["modes"] if row["mode"] == "plain"), None)
-    for row in table["modes"]:
-        ratio = plain and row["seconds_per_token"] and plain["seconds_per_token"] / row["seconds_per_token"]
-        row["speed_up"] = ratio or None
     device = next(bench.target.parameters()).device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     has_tokenizer = bool(bench.prompts)
     return {**table, "device": name, "surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
 
 
+def run_timed(bench: Bench, args: dict[str, Any], report: Callable[[str, int, int], None]) -> dict[str, Any]:
+    """The same prompts, timed: `measure.run_measure`, with the sampling that was asked for."""
+    assert isinstance(bench, WeightsBench)
+    sampler = None if args.get("temperature") is None else Sampler(args["temperature"], args["top_p"], args["top_k"])
+    prompts, limit = _prompts(bench, args), args.get("seconds")
+    return run_measure(bench, prompts, args["budgets"], args["tokens"], args["repetitions"], sampler, limit, report)
+
+
+def _prompts(bench: WeightsBench, args: dict[str, Any]) -> list[list[int]]:
+    return [bench.prompt(index) for index in range(args["prompts"])]
+
+
 def _summarise(row: dict[str, Any]) -> None:
-    lengths, times = row.pop("lengths"), row["seconds_per_token"]
+    lengths = row.pop("lengths")
+    for timing in ("seconds_per_token", "stage_seconds"):
+        row.pop(timing, None)
     row["accepted_length"] = fmean(lengths) if lengths else None
     row["histogram"], row["per_position"] = histogram(lengths), per_position(lengths)
-    row["seconds_per_token"] = median(times) if times else None
     row["forwards_per_token"] = row["forwards"] / row["tokens"] if row["tokens"] else None
 
 

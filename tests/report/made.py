@@ -6,6 +6,8 @@ from pathlib import Path
 
 from compatfix.model import SCOPES, Answer, Finding, Location, Report, ScopeVerdict, Statement, Verdict
 from compatfix.serial import from_plain
+from compatfix.validate.measured import summarise
+from tests.validate.made import timed_raw
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "reports" / "example" / "report.json"
@@ -40,7 +42,6 @@ def of_weights() -> Report:
             "error": None,
             "accepted_length": sum(lengths) / len(lengths) if lengths else None,
             "forwards_per_token": 0.5,
-            "speed_up": 1.5,
             "histogram": histogram,
             "per_position": positions,
             "stage_seconds": {"draft": 1.0, "build": 0.5, "build_heap": 0.25, "verify": 2.5},
@@ -60,6 +61,12 @@ def of_weights() -> Report:
     return Report(
         "gate", {"tree": "t"}, verdict=verdict(code="passed", weights="failed"), sections={"weights": section}
     )
+
+
+def of_timing(chain: float = 1.5, **changes) -> Report:
+    """A checkpoint whose tree is twice as fast as plain decoding on 12 prompts."""
+    section = summarise(timed_raw({"chain": chain, "tree-16": 2.0}, **changes), 0)
+    return Report("gate", {"tree": "t"}, verdict=verdict(code="passed"), sections={"measured": section})
 
 
 def hostile() -> Report:

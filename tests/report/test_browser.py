@@ -6,7 +6,7 @@ from compatfix.report.html import to_html
 from compatfix.report.style import DARK, LIGHT
 
 from .browser import measure, needs_browser, visit
-from .made import example, hostile, of_weights, with_cache
+from .made import example, hostile, of_timing, of_weights, with_cache
 
 pytestmark = needs_browser
 
@@ -53,7 +53,8 @@ CONTRAST = """(() => {
 
 @pytest.fixture(scope="module")
 def pages():
-    return {"example": to_html(with_cache(example())), "weights": to_html(of_weights()), "hostile": to_html(hostile())}
+    reports = {"example": with_cache(example()), "weights": of_weights(), "timing": of_timing(), "hostile": hostile()}
+    return {name: to_html(report) for name, report in reports.items()}
 
 
 def test_the_tools_of_these_tests_see_what_they_look_for(tmp_path):
@@ -79,7 +80,7 @@ def test_the_page_fetches_nothing_and_logs_nothing(pages, name, tmp_path):
 
 
 @pytest.mark.parametrize("width", [360, 1000])
-@pytest.mark.parametrize("name", ["example", "weights", "hostile"])
+@pytest.mark.parametrize("name", ["example", "weights", "timing", "hostile"])
 def test_the_page_is_as_wide_as_the_screen(pages, name, width, tmp_path):
     seen = measure(pages[name], LAYOUT, tmp_path, width=width)
     assert seen["width"] == width

@@ -13,7 +13,7 @@ from compatfix.report.compare import compare
 from compatfix.report.comparison import comparison_text
 from compatfix.report.fingerprints import fingerprint
 
-from .made import HOSTILE, example, hostile, verdict
+from .made import HOSTILE, example, hostile, of_timing, verdict
 
 
 def finding(code="CF603", level="error", message="buffers at 3 places", path="a.py", line=3, **details):
@@ -201,6 +201,24 @@ def test_modes_that_only_one_run_has_are_told():
     assert numbers["accepted length, tree-64 (oracle draft)"].after is None
     assert numbers["accepted length, tree-16 (oracle draft)"].before is None
     assert found.worse == ()
+
+
+def test_timed_ratios_are_compared_with_noise_in_mind():
+    before, alike, faster = (of_timing(), of_timing(seed=8), of_timing(chain=1.8))
+    numbers = {n.name: n for n in compare(before, alike).numbers}
+    assert numbers["speed-up, chain (timed)"].noise
+    assert "speed-up, plain (timed)" not in numbers
+    assert ", noise" in comparison_text(compare(before, alike), "text")
+    numbers = {n.name: n for n in compare(before, faster).numbers}
+    assert not numbers["speed-up, chain (timed)"].noise
+    assert numbers["speed-up, chain (timed)"].difference == pytest.approx(0.3, abs=0.05)
+    assert numbers["speed-up, tree-16 (timed)"].noise
+    assert compare(before, faster).worse == ()
+
+
+def test_ratios_of_another_device_are_not_compared():
+    before, after = of_timing(), of_timing(device_kind="cuda", parameters=10**9)
+    assert not [n for n in compare(before, after).numbers if "timed" in n.name]
 
 
 def test_a_report_without_a_verdict_is_told():

@@ -11,10 +11,16 @@ from compatfix.model import Finding, Location, Report, Statement
 from compatfix.report.files import texts_of, write_report
 from compatfix.report.html import to_html
 
-from .made import HOSTILE, example, hostile, of_weights, verdict, with_cache
+from .made import HOSTILE, example, hostile, of_timing, of_weights, verdict, with_cache
 from .page import read, rows
 
-REPORTS = {"example": example, "with cache": lambda: with_cache(example()), "weights": of_weights, "hostile": hostile}
+REPORTS = {
+    "example": example,
+    "with cache": lambda: with_cache(example()),
+    "weights": of_weights,
+    "timing": of_timing,
+    "hostile": hostile,
+}
 
 
 @pytest.fixture(params=REPORTS)
@@ -161,6 +167,34 @@ def test_the_drawn_numbers_are_those_of_the_report():
         ["chain", "2", "3", "7", "9", "1.5", "corruption"],
         ["tree-16", "1", "3", "–", "9", "–", "corruption"],
     ]
+
+
+def test_timed_ratios_are_drawn_with_their_intervals_and_every_number_stands_beside_them():
+    report = of_timing()
+    page = read(to_html(report))
+    figures = {figure.attributes["id"]: figure for figure in page.all("figure")}
+    assert set(figures) == {f"{name}-measured" for name in ("speed", "accepted", "positions", "lengths", "stages")}
+    measured = {row["mode"]: row for row in report.sections["measured"]["rows"]}
+    told = {row[0]: row[1:] for row in rows(figures["speed-measured"].all("table")[0])[1:]}
+    assert list(told) == ["plain again", "chain", "tree-16", "library"]
+    for mode, cells in told.items():
+        row = measured[mode]
+        assert cells == ["plain", *(f"{row[key]:.2f}" for key in ("speed_up", "low", "high")), row["difference"]]
+    spans = [p.attributes["d"] for p in figures["speed-measured"].all("path") if "H" in p.attributes["d"]]
+    assert len(spans) == 4
+    for (mode, cells), span in zip(told.items(), spans, strict=True):
+        left, right = map(float, re.match(r"M([\d.]+) [\d.]+H([\d.]+)$", span).groups())
+        assert left < right, (mode, cells)
+    # 3 of 4 parts of a round are the verification, as the runs say.
+    assert rows(figures["stages-measured"].all("table")[0])[2][:2] == ["verify", "75%"]
+
+
+def test_the_page_of_a_tiny_target_shows_no_seconds_and_marks_the_estimate():
+    text = read(to_html(of_timing(parameters=570_000))).text
+    assert "ms/token" not in text
+    assert "its seconds are not shown" in text
+    assert "Estimate for a device bound by reading weights (not measured)" in text
+    assert "ms/token (quartiles)" in read(to_html(of_timing(parameters=10**9))).text
 
 
 def test_bars_are_as_long_as_their_values():

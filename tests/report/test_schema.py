@@ -13,7 +13,7 @@ from compatfix.report.files import write_report
 from compatfix.report.reading import load_report
 from compatfix.report.schema import report_schema
 
-from .made import EXAMPLE, ROOT, example, of_weights, with_cache
+from .made import EXAMPLE, ROOT, example, of_timing, of_weights, with_cache
 
 PUBLISHED = ROOT / "docs" / "report-v1.schema.json"
 
@@ -39,6 +39,14 @@ def test_what_is_written_fits_the_schema(validator, tmp_path):
     report = with_cache(replace(example(), findings=(infinite,), required=("code",)))
     written = json.loads((write_report(report, tmp_path) / "report.json").read_text(encoding="utf-8"))
     assert [error.message for error in validator.iter_errors(written)] == []
+
+
+def test_a_timing_fits_the_schema_and_its_estimate_cannot_lose_its_mark(validator, tmp_path):
+    written = json.loads((write_report(of_timing(), tmp_path) / "report.json").read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(written)] == []
+    assert len(written["sections"]["measured"]["runs"]["all"]) == 2 * 12 * 5
+    written["sections"]["measured"]["estimate"]["estimate"] = False
+    assert list(validator.iter_errors(written))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 import compatfix.runtime as runtime
 from benchmarks.common.allocations import allocations
-from benchmarks.common.transfers import Transfers, counted_transfers
+from compatfix.validate.transfers import Transfers, counted_transfers
 
 from . import blocks, tiny
 from .blocks import Session, target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -81,3 +82,24 @@ def clean_modules():
         ):
             del sys.modules[name]
     sys.path[:] = path
+
+
+@pytest.fixture
+def checkpoint(tmp_path, variant):
+    """(tree, target directory, draft directory): the target in several shards."""
+    import torch
+
+    from compatfix.introspect.tiny import build_tiny_draft_config, build_tiny_target
+    from compatfix.validate.load_tree import load_tree
+
+    target_config = json.loads((TARGETS / "qwen3-8b" / "config.json").read_text())
+    draft_config = json.loads((TARGETS / "qwen3-8b-dflash" / "config.json").read_text())
+    tiny = build_tiny_target(target_config, seed=0)
+    tiny.model.float().save_pretrained(tmp_path / "target", max_shard_size="200KB")
+    root = variant()
+    draft_class = load_tree(root).draft_class
+    torch.manual_seed(0)
+    config = draft_class.config_class.from_dict(build_tiny_draft_config(draft_config, tiny.tiny).config)
+    draft_class._from_config(config).float().save_pretrained(tmp_path / "draft")
+    assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
+    return root, tmp_path / "target", tmp_path / "draft"

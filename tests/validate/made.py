@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from typing import Any
 
 from compatfix.validate.tally import new_tally
@@ -21,7 +23,7 @@ def refusal(message: str, start_up: bool = False) -> dict[str, Any]:
 
 def weights_row(mode: str, **changes: Any) -> dict[str, Any]:
     row = {"mode": mode, "run": 8, "same": 8, "differences": [], "error": None}
-    return {**row, "accepted_length": 3.2, "forwards_per_token": 0.3, "speed_up": 2.0, **changes}
+    return {**row, "accepted_length": 3.2, "forwards_per_token": 0.3, **changes}
 
 
 def weights_result(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -35,3 +37,62 @@ def differing(*behind: float, kind: str = "rounding") -> dict[str, Any]:
         for i, by in enumerate(behind)
     ]
     return {"same": 8 - len(behind), "differences": differences}
+
+
+def timed_raw(
+    factors: dict[str, float],
+    *,
+    library: float = 1.0,
+    prompts: int = 12,
+    spread: float = 0.01,
+    parameters: int = 200_000_000,
+    device_kind: str = "cpu",
+    planned: int = 2,
+    seed: int = 7,
+) -> dict[str, Any]:
+    """What `measure.run_measure` returns: `factors` say how many times faster than plain decoding a mode is, `spread`
+    how far its prompts lie apart (as a log)."""
+    draw = random.Random(seed)
+    names = {"plain": 1.0, "plain again": 1.0, **factors, "library": library}
+    effects = {(mode, prompt): draw.gauss(0, spread) for mode in names for prompt in range(prompts)}
+    runs = [
+        {
+            "mode": mode,
+            "prompt": prompt,
+            "repetition": repetition,
+            "prefill_seconds": 0.01 * (1 + prompt) * math.exp(draw.gauss(0, 0.01)),
+            "decode_seconds": 0.64 * (1 + prompt) / factor * math.exp(effects[mode, prompt] + draw.gauss(0, 0.002)),
+            "tokens": 64,
+            "stage_seconds": {"draft": 1.0, "verify": 3.0} if mode in factors else {},
+        }
+        for repetition in range(2)
+        for prompt in range(prompts)
+        for mode, factor in names.items()
+    ]
+    counted = []
+    for mode in names:
+        if mode != "plain again":
+            lengths = [2, 3, 4] if mode in factors else []
+            counts = {"tokens": 64, "rounds": 22, "target_forwards": 22, "draft_forwards": 22, "lengths": lengths}
+            reads = {"reads_per_round": 2.0, "read_places": {"ddtree.py:7": 44}, "peak_bytes": None}
+            counted.append({"mode": mode, **counts, **reads, "seconds": 9.0})
+    return {
+        "device": device_kind,
+        "device_kind": device_kind,
+        "threads": 2,
+        "dtype": "bfloat16",
+        "target": {"parameters": parameters, "bytes": 400},
+        "draft": {"parameters": 50, "bytes": 100},
+        "head_bytes": 20,
+        "prompts": prompts,
+        "prompt_tokens": [5] * prompts,
+        "tokens": 64,
+        "planned": planned,
+        "repetitions": 2,
+        "warm_ups": 1,
+        "sampler": None,
+        "stop_tokens": [0],
+        "counted": counted,
+        "runs": runs,
+        "errors": {},
+    }

@@ -23,15 +23,15 @@ def judged(*rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_real_weights_are_judged_by_scope():
-    scopes = judged(weights_row("plain", speed_up=1.0), weights_row("chain"), weights_row("tree-32", speed_up=1.4))
+    scopes = judged(weights_row("plain"), weights_row("chain"), weights_row("tree-32"))
     assert {name: scope.status for name, scope in scopes.items()} == {
         "kernels": "unmeasured",
         "weights": "passed",
         "draft": "passed",
-        "speed": "passed",
+        "speed": "unmeasured",
     }
     assert scopes["weights"].reason == "loads completely; 8 of 8 texts equal plain decoding in every mode (bfloat16)"
-    assert "fastest: chain" in scopes["speed"].reason
+    assert scopes["speed"].reason == "nothing was timed"
 
 
 def test_texts_that_differ_by_rounding_are_counted_in_the_worst_mode():

@@ -31,20 +31,20 @@ def test_plain_decoding_that_raised_keeps_its_row_with_what_it_raised():
 
 def test_the_checkpoint_has_a_table_of_its_own():
     rows = [
-        weights_row("plain", accepted_length=1.0, forwards_per_token=1.0, speed_up=1.0),
+        weights_row("plain", accepted_length=1.0, forwards_per_token=1.0),
         weights_row("tree-32", **differing(0.1, 0.2)),
-        weights_row("chain", same=1, error=refusal("no"), accepted_length=None, forwards_per_token=None, speed_up=None),
+        weights_row("chain", same=1, error=refusal("no"), accepted_length=None, forwards_per_token=None),
     ]
     runtime = {"strategy": "gated-delta tree", "noise": 0.002, "fault": 1.5}
     (table,) = tables(Report("gate", {}, sections={"weights": weights_result(*rows, device="H200", runtime=runtime)}))
     assert table.title == "On the checkpoint (real draft)"
     assert table.brief
     assert table.columns[1:4] == ("texts equal", "rounding", "corruption")
-    assert table.columns[4:] == ("accepted length", "target forwards/token", "speed-up")
+    assert table.columns[4:] == ("accepted length", "target forwards/token")
     assert table.rows == (
-        ("plain", "8/8", "0", "0", "1.00", "1.00", "1.00×"),
-        ("tree-32", "6/8", "2", "0", "3.20", "0.30", "2.00×"),
-        ("chain", "1/8, then RuntimeRefusal", "0", "0", "–", "–", "–"),
+        ("plain", "8/8", "0", "0", "1.00", "1.00"),
+        ("tree-32", "6/8", "2", "0", "3.20", "0.30"),
+        ("chain", "1/8, then RuntimeRefusal", "0", "0", "–", "–"),
     )
     for words in (
         "on H200 in bfloat16",

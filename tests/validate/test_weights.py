@@ -7,32 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compatfix.introspect.tiny import build_tiny_draft_config, build_tiny_target
 from compatfix.validate import job
 from compatfix.validate.judge_weights import judge_weights
 from tests.validate.conftest import TARGETS
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
-
-
-@pytest.fixture
-def checkpoint(tmp_path, variant):
-    """(tree, target directory, draft directory): the target in several shards."""
-    import torch
-
-    from compatfix.validate.load_tree import load_tree
-
-    target_config = json.loads((TARGETS / "qwen3-8b" / "config.json").read_text())
-    draft_config = json.loads((TARGETS / "qwen3-8b-dflash" / "config.json").read_text())
-    tiny = build_tiny_target(target_config, seed=0)
-    tiny.model.float().save_pretrained(tmp_path / "target", max_shard_size="200KB")
-    root = variant()
-    draft_class = load_tree(root).draft_class
-    torch.manual_seed(0)
-    config = draft_class.config_class.from_dict(build_tiny_draft_config(draft_config, tiny.tiny).config)
-    draft_class._from_config(config).float().save_pretrained(tmp_path / "draft")
-    assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
-    return root, tmp_path / "target", tmp_path / "draft"
 
 
 def run(root: Path, target: Path, draft: Path | None, steps: list[str] | None = None) -> dict:
@@ -52,9 +31,9 @@ def test_a_complete_checkpoint_is_lossless_and_measured(checkpoint):
     verdicts = {scope.scope: scope.status for scope in scopes}
     assert verdicts["weights"] == "passed"
     assert "3 of 3 texts equal plain decoding in every mode (float32)" in scopes[1].reason
-    # A random draft is worth nothing, and a worthless draft is no faster.
+    # A random draft is worth nothing, and a watched run is not timed.
     assert verdicts["draft"] == "failed"
-    assert verdicts["speed"] in ("failed", "passed")
+    assert verdicts["speed"] == "unmeasured"
 
 
 def test_missing_keys_are_named(checkpoint):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config
 
-from benchmarks.common.transfers import counted_transfers
+from compatfix.validate.transfers import counted_transfers
 
 REFERENCE = Path(__file__).resolve().parents[2] / "vendor" / "ddtree_ref"
 

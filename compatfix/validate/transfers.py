@@ -74,9 +74,9 @@ class _Functions(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, found: Transfers) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
 
     def __torch_dispatch__(
