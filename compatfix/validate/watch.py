@@ -78,6 +78,13 @@ class Tamper:
     def after_draft(self, watch: Watch, cache: Any) -> None:
         """The draft's cache, before the next draft."""
 
+    def at_state(self, watch: Watch, cache: Any) -> None:
+        """The target's cache when the model is about to read it: whatever was pending has been committed."""
+
+    def around_draft(self, watch: Watch, call: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        """Calls the draft; may change the arguments by name, `given`, and what is returned."""
+        return call(given)
+
 
 @dataclass
 class Watch:
@@ -202,6 +209,9 @@ class Watch:
             current.state_seen = True
             if self.on_state is not None:
                 self.on_state(current, current.cache)
+            if self.tamper is not None:
+                with self.quiet():
+                    self.tamper.at_state(self, current.cache)
         if self.tamper is not None and cache_argument(args, kwargs) is not None:
             kwargs = dict(kwargs)
             self.tamper.inner(self, args, kwargs)
@@ -266,7 +276,7 @@ class Watch:
                 self.draft_lengths.append(int(cache.get_seq_length()))
             self._commit(given["target_hidden"], given["noise_embedding"])
             self._check_noise(given["noise_embedding"][0])
-            output = real(*args, **kwargs)
+            output = real(*args, **kwargs) if self.tamper is None else self._tampered(real, signature, given)
             states = output if isinstance(output, Tensor) else output[0]
             self.last_draft = {
                 "real": real,
@@ -284,18 +294,32 @@ class Watch:
 
         return forward
 
+    def _tampered(self, real: Callable[..., Any], signature: inspect.Signature, given: dict[str, Any]) -> Any:
+        def call(arguments: dict[str, Any]) -> Any:
+            bound = inspect.BoundArguments(signature, arguments)
+            return real(*bound.args, **bound.kwargs)
+
+        assert self.tamper is not None
+        return self.tamper.around_draft(self, call, dict(given))
+
     def _through_runtime(self) -> Callable[..., Any] | None:
         """How the tree just called the draft, where it is the runtime that gives the draft its masks."""
         function = getattr(sys.modules.get(RUNTIME), "draft_forward", None)
         return None if function is None or self._depth == 0 else functools.partial(function, self.draft)
 
+    def following(self) -> int | None:
+        """The target's token behind what is committed: the first of a block. None where it is not known."""
+        forward = self.rounds[-1] if self.rounds else self.prefill
+        if self.lost or forward is None or not self.counts:
+            return None
+        return forward.argmax[forward.walk()[self.counts[-1] - 1] if self.rounds else -1]
+
     def _check_noise(self, noise: Tensor) -> None:
         """The block's first row is the last committed token, the others the mask; the first that differs is kept."""
-        forward = self.rounds[-1] if self.rounds else self.prefill
-        if self.noise is not None or self.lost or self.mask is None or forward is None:
+        first = self.following()
+        if self.noise is not None or self.mask is None or first is None:
             return
-        last = forward.walk()[self.counts[-1] - 1] if self.rounds else -1
-        wanted = [forward.argmax[last], *[self.mask] * (noise.shape[0] - 1)]
+        wanted = [first, *[self.mask] * (noise.shape[0] - 1)]
         embed: Any = self.target.get_input_embeddings()  # type: ignore[operator]
         rows = embed(torch.tensor([wanted], device=noise.device))[0].float()
         # By direction, as in Head: some families scale outside the module.
