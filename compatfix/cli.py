@@ -21,6 +21,7 @@ from compatfix.options import (
     baseline_option,
     dirty_option,
     draft_option,
+    entry_options,
     fail_option,
     format_option,
     github_format_option,
@@ -29,15 +30,12 @@ from compatfix.options import (
     prompt_file_option,
     python_option,
     repetitions_option,
-    samples_option,
+    sampling_options,
     select_option,
     split_budgets,
     split_scopes,
     split_sizes,
-    temperature_option,
     time_option,
-    top_k_option,
-    top_p_option,
     verbose_option,
 )
 
@@ -208,10 +206,8 @@ def validation_options(command: Any) -> Any:
             click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
             click.option("--seed", type=int, default=0, show_default=True),
             prompt_file_option,
-            temperature_option,
-            top_p_option,
-            top_k_option,
-            samples_option,
+            *sampling_options,
+            *entry_options,
             repetitions_option,
             click.option(
                 "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."

@@ -17,6 +17,7 @@ from compatfix.answered import unanswered
 from compatfix.codes import CODES
 from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Statement, Verdict, unmeasured
 from compatfix.process import OnStep, Worker, WorkerFailed, worker
+from compatfix.validate.entry_statement import entry_statement
 
 Patching = Literal["copy", "in-place"]
 
@@ -46,6 +47,9 @@ class ValidationOptions:
     top_k: int = 0
     samples: int = 96
     texts: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    result: str | None = None
     repetitions: int = 3
 
 
@@ -125,6 +129,9 @@ def judge(
         top_k=options.top_k,
         samples=options.samples,
         texts=options.texts,
+        entries=options.entries,
+        arguments=options.arguments,
+        result=options.result,
         repetitions=options.repetitions,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
@@ -161,10 +168,9 @@ def _what_ran(versions: Mapping[str, str], ran: Mapping[str, Any]) -> tuple[Stat
     lines = [Statement(topic, "environment", environment, "measured")]
     if "target_class" in ran:
         loader = f", as {ran['loader_place']} loads it ({ran['loader']})" if ran.get("loader_place") else ""
-        entries = ", ".join(filter(None, (ran.get("chain"), ran.get("tree"), ran.get("loop"))))
         lines += [
             Statement(topic, "target class", f"tiny {ran['target_class']}{loader}", "measured"),
-            Statement(topic, "entry points", f"{entries}, with the draft {ran['draft_class']}", "measured"),
+            entry_statement(ran),
         ]
     runtime = ran.get("runtime")
     if runtime and runtime.get("strategy"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -81,6 +82,19 @@ def probability(ctx: click.Context, param: click.Parameter, value: float) -> flo
     return value
 
 
+def readable_choice(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """--entry, --argument and --result are read before anything is started."""
+    from compatfix.errors import UsageError
+    from compatfix.validate.roles import parse_choices
+
+    given: dict[str, Any] = {"entries": (), "arguments": (), "result": None, str(param.name): value}
+    try:
+        parse_choices(given["entries"], given["arguments"], given["result"])
+    except UsageError as error:
+        raise click.UsageError(str(error)) from None
+    return value
+
+
 verbose_option = click.option("-v", "--verbose", is_flag=True, help="Everything that was found, and tracebacks.")
 format_option = click.option("--format", "form", type=FORMATS, default="text", show_default=True)
 github_format_option = click.option(
@@ -137,5 +151,30 @@ repetitions_option = click.option(
     default=3,
     show_default=True,
     help="With --on weights: how often each prompt is timed in every mode; 0 for no timing.",
+)
+sampling_options = (temperature_option, top_p_option, top_k_option, samples_option)
+entry_options = (
+    click.option(
+        "--entry",
+        "entries",
+        multiple=True,
+        callback=readable_choice,
+        metavar="[KIND=]MODULE:FUNCTION",
+        help="An entry point that is not found by its signature; KIND is chain, tree or loop. Repeatable.",
+    ),
+    click.option(
+        "--argument",
+        "arguments",
+        multiple=True,
+        callback=readable_choice,
+        metavar="NAME=ROLE|JSON",
+        help="What a parameter of an entry point means, or a value for it; MODULE:FUNCTION.NAME for one. Repeatable.",
+    ),
+    click.option(
+        "--result",
+        callback=readable_choice,
+        metavar="FIELD[:new]",
+        help="Where an entry point's result holds the output ids; :new if they come without the prompt.",
+    ),
 )
 dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")

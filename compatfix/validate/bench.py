@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from compatfix.introspect.tiny import TinyTarget, build_tiny_draft_config, build_tiny_target
-from compatfix.validate.load_tree import (
-    BUDGET_NAMES,
-    DRAFT_NAMES,
-    TARGET_NAMES,
-    Entry,
-    LoadedTree,
-    TreeError,
-    layer_in,
-    load_tree,
-    place_in,
-)
+from compatfix.validate.entries import Entry, TreeError
+from compatfix.validate.load_tree import LoadedTree, layer_in, load_tree, place_in
 from compatfix.validate.oracle import ORACLE, Head, Oracle, Profile, Truth
+from compatfix.validate.results import collected, read_output
+from compatfix.validate.roles import Choices, call_arguments, parse_choices
 from compatfix.validate.watch import RUNTIME, Tamper, Watch
 
 # Lengths below a convolution kernel first, then short ones, then ones that fill a tiny window before they start.
@@ -144,29 +136,24 @@ class Bench:
             with self.watch.installed():
                 stopping = None if stops is None else list(stops)
                 result = self.call(mode, input_ids, tokens, stopping, mask, sampler or {})
+        except TreeError:
+            raise
         except Exception as error:
             run.error = describe(self.tree.root, error, self.watch.owners())
             return run
         finally:
             self.watch.tamper = None
-        output = result if isinstance(result, Tensor) else result.output_ids
-        run.tokens = output[0, len(prompt) :].tolist()
-        run.prompt_kept = output[0, : len(prompt)].tolist() == list(prompt)
+        output = read_output(result, prompt, self.tree.choices)
+        run.tokens, run.prompt_kept, run.claimed = output.tokens, output.kept, output.lengths
+        run.stage_times = dict(output.stage_times)
         run.lengths = accepted_lengths(self.watch)
-        claimed = getattr(result, "acceptance_lengths", None)
-        run.claimed = None if claimed is None else [int(n) for n in claimed]
-        run.stage_times = {k: float(v) for k, v in (getattr(result, "stage_times", None) or {}).items()}
         run.recomputed = self.oracle.recomputed if profile is not None else 0
         return run
 
-    def entry_point(self, mode: Mode) -> tuple[Callable[..., Any], frozenset[str]]:
-        """The function that generates in this mode, and the names of its parameters."""
-        if mode.kind == "loop":
-            assert self.tree.loop is not None
-            function = getattr(self.draft, self.tree.loop)
-            return function, frozenset(inspect.signature(function).parameters)
+    def entry_point(self, mode: Mode) -> tuple[str, frozenset[str]]:
+        """The name of the function that generates in this mode, and the roles among its parameters."""
         entry = self._entry(mode)
-        return entry.function, entry.parameters
+        return entry.name, frozenset(entry.call.roles)
 
     def call(
         self,
@@ -177,34 +164,47 @@ class Bench:
         mask: int,
         sampler: Mapping[str, float],
     ) -> Any:
-        function, names = self.entry_point(mode)
-        given: dict[str, Any] = {
+        entry = self._entry(mode)
+        block = 1 if mode.kind == "plain" else self.block
+        values: dict[str, Any] = {
+            "draft": self.draft,
+            "target": self.target,
             "input_ids": input_ids,
             "mask_token_id": mask,
             "max_new_tokens": tokens,
-            "block_size": 1 if mode.kind == "plain" else self.block,
+            "block_size": block,
             "stop_token_ids": stops,
+            "tree_budget": mode.budget,
             "temperature": 0.0,
             "return_stats": True,
+            "device": input_ids.device,
+            "verbose": False,
             **sampler,
-            **dict.fromkeys(TARGET_NAMES, self.target),
-            **dict.fromkeys(DRAFT_NAMES, self.draft),
-            **dict.fromkeys(BUDGET_NAMES, mode.budget),
         }
-        previous = getattr(self.draft, "mask_token_id", None)
-        if previous is not None:
-            setattr(self.draft, "mask_token_id", mask)  # noqa: B010 - an attribute of the tree's own class
+        # A draft's own loop reads both from the draft, where it does not take them.
+        held = {"mask_token_id": mask} | ({} if "block_size" in entry.call.roles else {"block_size": block})
+        previous = {name: getattr(self.draft, name) for name in held if getattr(self.draft, name, None) is not None}
+        function = entry.function.__get__(self.draft) if entry.method else entry.function
+        positional, named = call_arguments(entry.signature, entry.call, values)
         try:
-            return function(**{name: value for name, value in given.items() if name in names})
+            for name in previous:
+                setattr(self.draft, name, held[name])
+            return collected(function(*positional, **named))
         finally:
-            if previous is not None:
-                setattr(self.draft, "mask_token_id", previous)  # noqa: B010
+            for name, value in previous.items():
+                setattr(self.draft, name, value)
 
     def _entry(self, mode: Mode) -> Entry:
-        entry = self.tree.tree if mode.kind == "tree" else self.tree.chain or self.tree.tree
+        of_kind = {"tree": self.tree.tree, "loop": self.tree.loop}
+        entry = of_kind.get(mode.kind, self.tree.chain or self.tree.tree)
         if entry is None:
             raise TreeError("CF907", f"the tree has no function for {mode.name}")
         return entry
+
+
+def chosen(args: Mapping[str, Any]) -> Choices:
+    """What the user said of the entry points, as a job's arguments carry it."""
+    return parse_choices(args.get("entries", ()), args.get("arguments", ()), args.get("result"))
 
 
 def build_bench(args: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> Bench:
@@ -212,7 +212,7 @@ def build_bench(args: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> 
 
     Raises TreeError, or what building the tiny models raises.
     """
-    tree = load_tree(Path(args["tree"]))
+    tree = load_tree(Path(args["tree"]), chosen(args))
     config = read_config(Path(args["target"]))
     loader = args.get("loader") or tree.loader or DEFAULT_LOADER
     tiny = build_tiny_target(config, loader, seed=args["seed"], dtype=dtype)

@@ -18,8 +18,8 @@ from compatfix.introspect.classes import NoClass
 from compatfix.introspect.tiny import TinyError
 from compatfix.validate import bf16, faults, losslessness, sampled, situations, weights
 from compatfix.validate.bench import Bench, Mode, build_bench
+from compatfix.validate.entries import TreeError
 from compatfix.validate.judge_sampling import ALARM, MODES
-from compatfix.validate.load_tree import TreeError
 from compatfix.validate.oracle import ORACLE
 from compatfix.validate.plain import text_config
 from compatfix.validate.references import make_reference
@@ -133,7 +133,8 @@ def subject(bench: Bench) -> dict[str, Any]:
         "loader_place": tree.loader_place,
         "chain": tree.chain and f"{tree.chain.module}.{tree.chain.name}",
         "tree": tree.tree and f"{tree.tree.module}.{tree.tree.name}",
-        "loop": tree.loop and f"{type(bench.draft).__name__}.{tree.loop}",
+        "loop": tree.loop and tree.loop.name,
+        "entry_points": entry_points(bench),
         "not_judged": list(tree.not_judged),
         "stubbed": list(tree.stubbed),
         "broken": tree.broken,
@@ -148,6 +149,23 @@ def subject(bench: Bench) -> dict[str, Any]:
         "has_runtime": tree.has_runtime,
         "runtime": _runtime_choice(bench),
     }
+
+
+def entry_points(bench: Bench) -> list[dict[str, Any]]:
+    """How each entry point was found and is called: what its parameters were taken for."""
+    entries = {"chain": bench.tree.chain, "tree": bench.tree.tree, "loop": bench.tree.loop}
+    return [
+        {
+            "kind": kind,
+            "entry": entry.place,
+            "named": entry.named,
+            "roles": dict(entry.call.roles),
+            "literals": dict(entry.call.literals),
+            "defaults": [n for n in entry.signature.parameters if n not in entry.call.covered],
+        }
+        for kind, entry in entries.items()
+        if entry is not None
+    ]
 
 
 def _runtime_choice(bench: Bench) -> dict[str, Any] | None:

@@ -10,83 +10,81 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from compatfix.validate import stubs
-from compatfix.validate.tree_source import DRAFTS, imported_names, loader_class, modules_to_import, parse_tree, scripts
+from compatfix.validate.entries import (
+    Entry,
+    TreeError,
+    check_modules,
+    choose,
+    find_entries,
+    parameter_names,
+    unrun,
+)
+from compatfix.validate.roles import Choices
+from compatfix.validate.tree_source import (
+    DRAFTS,
+    imported_names,
+    loader_class,
+    modules_to_import,
+    nearest,
+    parse_tree,
+    scripts,
+)
 
 MAX_STUBS = 40
-TARGET_NAMES = ("target", "target_model")
-DRAFT_NAMES = ("model", "draft", "draft_model")
-BUDGET_NAMES = ("tree_budget", "budget")
-
-
-class TreeError(Exception):
-    """The tree cannot be used. `code` is a code of the registry, `detail` JSON about where."""
-
-    def __init__(self, code: str, message: str, **detail: Any) -> None:
-        super().__init__(message)
-        self.code = code
-        self.detail = detail
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A generation function: what its parameters are called."""
-
-    name: str
-    module: str
-    function: Callable[..., Any]
-    parameters: frozenset[str]
-
-    @property
-    def budget(self) -> str | None:
-        return next((name for name in BUDGET_NAMES if name in self.parameters), None)
+NO_CHOICES = Choices()
 
 
 @dataclass(frozen=True)
 class LoadedTree:
-    """`loop` is the name of the draft's own generation method; `loader` the class that loads the target."""
+    """`loop` is the draft's own generation method; `loader` the class that loads the target."""
 
     root: Path
     modules: tuple[ModuleType, ...]
     chain: Entry | None
     tree: Entry | None
     draft_class: type | None
-    loop: str | None
+    loop: Entry | None
     loader: str | None
     loader_place: str | None
     stubbed: tuple[str, ...]
     broken: dict[str, str]
     not_judged: tuple[str, ...] = ()
+    choices: Choices = NO_CHOICES
 
     @property
     def has_runtime(self) -> bool:
         return (self.root / "compatfix_runtime").is_dir()
 
 
-def load_tree(root: Path) -> LoadedTree:
+def load_tree(root: Path, choices: Choices = NO_CHOICES) -> LoadedTree:
     """Raises TreeError: CF906 not importable, CF907 nothing to run, CF914 a module came from elsewhere."""
     root = root.resolve()
     files, broken = parse_tree(root)
     wanted = modules_to_import(files)
+    check_modules(choices, [file.module for file in files])
+    wanted += [name for name in dict.fromkeys(entry.module for entry in choices.entries) if name not in wanted]
     if not wanted:
-        raise TreeError("CF907", "no function takes input_ids, max_new_tokens and stop_token_ids", broken=broken)
+        message = "no function takes a draft, a target, input_ids, max_new_tokens and stop_token_ids"
+        raise TreeError("CF907", _with_nearest(message, nearest(files)), broken=broken)
     tops = {file.module.split(".")[0] for file in files if file.module} | {"compatfix_runtime"}
     modules, stubbed = _import(root, [*wanted, *scripts(files, wanted)], tops)
     _check_homes(root, tops)
-    used = imported_names(files)
-    # What the scripts run comes first; sorting keeps the order otherwise.
-    entries = sorted(_entries(modules), key=lambda entry: (entry.module, entry.name) not in used)
-    chain = next((entry for entry in entries if entry.budget is None), None)
-    tree = next((entry for entry in entries if entry.budget is not None), None)
-    if chain is None and tree is None:
-        raise TreeError("CF907", "no generation function takes a draft, a target and input_ids", modules=wanted)
     draft_class = next(_draft_classes(modules), None)
+    used = imported_names(files)
+    entries = find_entries(modules, choices)
+    # What the scripts run comes first; sorting keeps the order otherwise.
+    entries.sort(key=lambda entry: (entry.module, entry.name) not in used)
+    chosen = choose(entries, modules, draft_class, choices)
+    if chosen.chain is None and chosen.tree is None:
+        message = "no generation function takes a draft, a target and input_ids"
+        raise TreeError("CF907", _with_nearest(message, nearest(files)), modules=wanted)
     if draft_class is None:
         raise TreeError("CF907", "no draft class: a model whose forward takes target_hidden and noise_embedding")
     loader = loader_class(files)
@@ -94,16 +92,21 @@ def load_tree(root: Path) -> LoadedTree:
     return LoadedTree(
         root=root,
         modules=everything,
-        chain=chain,
-        tree=tree,
+        chain=chosen.chain,
+        tree=chosen.tree,
         draft_class=draft_class,
-        loop=_own_loop(draft_class),
+        loop=chosen.loop,
         loader=loader[0] if loader else None,
         loader_place=loader[1] if loader else None,
         stubbed=stubbed,
         broken=broken,
-        not_judged=_not_judged(entries, [entry for entry in (chain, tree) if entry is not None]),
+        not_judged=unrun(entries, [entry for entry in (chosen.chain, chosen.tree) if entry is not None]),
+        choices=choices,
     )
+
+
+def _with_nearest(message: str, near: str | None) -> str:
+    return f"{message}; if it is another function, name it: {near}" if near else message
 
 
 def _import(root: Path, wanted: list[str], tops: set[str]) -> tuple[list[ModuleType], tuple[str, ...]]:
@@ -201,28 +204,6 @@ def _name_of(part: Any, owners: Sequence[tuple[str, Any]]) -> str | None:
     return None
 
 
-def _entries(modules: list[ModuleType]) -> Iterator[Entry]:
-    for module in modules:
-        for name, value in vars(module).items():
-            if not callable(value) or inspect.isclass(value) or getattr(value, "__module__", None) != module.__name__:
-                continue
-            names = _parameters(value)
-            has = {"input_ids", "max_new_tokens", "stop_token_ids"} <= names
-            if has and names & set(TARGET_NAMES) and names & set(DRAFT_NAMES):
-                yield Entry(name, module.__name__, value, frozenset(names))
-
-
-def _not_judged(entries: Sequence[Entry], chosen: Sequence[Entry]) -> tuple[str, ...]:
-    """Entry points that are neither run themselves nor named in the code of one that is."""
-    run = list(chosen)
-    for entry in run:
-        code = getattr(inspect.unwrap(entry.function), "__code__", None)
-        names = code.co_names if code else ()
-        run += [other for other in entries if other.name in names and other not in run]
-    functions = [entry.function for entry in run]
-    return tuple(f"{entry.module}.{entry.name}" for entry in entries if entry.function not in functions)
-
-
 def _draft_classes(modules: list[ModuleType]) -> Iterator[type]:
     from transformers import PreTrainedModel
 
@@ -230,21 +211,5 @@ def _draft_classes(modules: list[ModuleType]) -> Iterator[type]:
         for value in vars(module).values():
             if not inspect.isclass(value) or value.__module__ != module.__name__:
                 continue
-            if issubclass(value, PreTrainedModel) and _parameters(getattr(value, "forward", None)) >= DRAFTS:
+            if issubclass(value, PreTrainedModel) and set(parameter_names(getattr(value, "forward", None))) >= DRAFTS:
                 yield value
-
-
-def _own_loop(draft_class: type) -> str | None:
-    for name, value in vars(draft_class).items():
-        if callable(value):
-            names = _parameters(value)
-            if {"self", "input_ids", "max_new_tokens"} <= names and names & set(TARGET_NAMES):
-                return name
-    return None
-
-
-def _parameters(function: Any) -> set[str]:
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return set()

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from compatfix.validate.bench import PLAIN, Bench, Mode, describe
 from compatfix.validate.plain import PlainDecoder, text_config
+from compatfix.validate.results import read_output
 from compatfix.validate.sampled import arguments
 from compatfix.validate.sampler import Sampler
 from compatfix.validate.transfers import counted_transfers
@@ -205,9 +206,8 @@ def _generate(bench: Bench, contender: Contender, text: list[int], settings: Set
     given = _sampling(bench, contender.mode, settings)
     ids = torch.tensor([text], device=_device(bench))
     result = bench.call(contender.mode, ids, settings.tokens, settings.stops, bench.mask, given)
-    output: Tensor = result if isinstance(result, Tensor) else result.output_ids
-    stages = {name: float(spent) for name, spent in (getattr(result, "stage_times", None) or {}).items()}
-    return int(output.shape[1]), stages
+    output = read_output(result, text, bench.tree.choices)
+    return len(text) + len(output.tokens), dict(output.stage_times)
 
 
 def _plainly(target: nn.Module, text: list[int], settings: Settings) -> int:

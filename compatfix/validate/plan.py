@@ -42,8 +42,9 @@ class ValidateRequest:
     `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
     unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
     `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only. With a `temperature`, `samples`
-    texts per mode are sampled too, on the tiny model. `texts` are the prompts for real weights, in place of a few;
-    `repetitions` is how often each is timed in every mode, 0 for not at all.
+    texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `result` are what the user
+    said of entry points, as `roles.parse_choices` reads it. `texts` are the prompts for real weights, in place of
+    a few; `repetitions` is how often each is timed in every mode, 0 for not at all.
     """
 
     tree: str
@@ -67,6 +68,9 @@ class ValidateRequest:
     top_k: int = 0
     samples: int = 96
     texts: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    result: str | None = None
     repetitions: int = 3
 
 
@@ -247,6 +251,9 @@ class _Runner:
             "seed": request.seed,
             "budgets": list(request.budgets),
             "loader": request.loader,
+            "entries": list(request.entries),
+            "arguments": list(request.arguments),
+            "result": request.result,
             "dtype": request.dtype,
             "device": request.device,
         }

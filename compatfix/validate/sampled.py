@@ -66,7 +66,7 @@ def _row(
     bench: Bench, mode: Mode, sampler: Sampler, texts: int, alarm: float, report: Callable[[str, int, int], None]
 ) -> dict[str, Any]:
     function, names = bench.entry_point(mode)
-    row = _empty(mode, getattr(function, "__name__", mode.name), texts)
+    row = _empty(mode, function.rpartition(".")[2], texts)
     given = arguments(sampler, names)
     if isinstance(given, str):
         return {**row, "lacks": given}

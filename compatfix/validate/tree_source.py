@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from compatfix.validate.roles import LEAST, advice, generates, roles_of
+
 # Directories that hold no code that a generation script imports.
 SKIPPED = {"tests", "test", "docs", "examples", "build", "dist", "node_modules", "__pycache__", "compatfix_runtime"}
-GENERATES = {"input_ids", "max_new_tokens", "stop_token_ids"}
 DRAFTS = {"target_hidden", "noise_embedding"}
 MAX_DEPTH = 3
 
@@ -39,6 +40,24 @@ def parse_tree(root: Path) -> tuple[list[SourceFile], dict[str, str]]:
 def modules_to_import(files: list[SourceFile]) -> list[str]:
     """Modules that define a generation function or a draft class; what they import comes with them."""
     return [file.module for file in files if any(_matters(node) for node in ast.walk(file.syntax))]
+
+
+def nearest(files: list[SourceFile]) -> str | None:
+    """The function that comes closest to a generation function, and the options that would make it one."""
+    best: tuple[int, str] | None = None
+    for file in files:
+        for node in file.syntax.body:
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            names = _arguments(node)
+            found = roles_of(names)
+            score = len(found) + ("generate" in node.name)
+            if score < 2 or len(names) < 3 or (best is not None and score <= best[0]):
+                continue
+            needed = names[: len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)]
+            unknown = [name for name in needed if name not in found.values()]
+            best = score, advice(f"{file.module}:{node.name}", unknown, LEAST - found.keys())
+    return best[1] if best else None
 
 
 def scripts(files: list[SourceFile], wanted: list[str]) -> list[str]:
@@ -118,8 +137,12 @@ def _module_name(root: Path, path: Path) -> str:
 def _matters(node: ast.AST) -> bool:
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
-    names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
-    return names >= GENERATES or names >= DRAFTS
+    names = _arguments(node)
+    return generates(names) or set(names) >= DRAFTS
+
+
+def _arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    return [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
 
 
 def _loading_call(node: ast.AST) -> tuple[str, int, list[str]] | None:

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from compatfix.errors import UsageError
-from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench
+from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench, chosen
 from compatfix.validate.bf16 import compare_with_margins
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
-from compatfix.validate.load_tree import TreeError, load_tree
+from compatfix.validate.entries import TreeError
+from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import run_measure
 from compatfix.validate.plain import text_config
 from compatfix.validate.sampler import Sampler
@@ -62,7 +63,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     """Loads target and draft with the classes that the tree asks for. Raises TreeError, Incomplete."""
     import transformers
 
-    tree = load_tree(Path(args["tree"]))
+    tree = load_tree(Path(args["tree"]), chosen(args))
     try:
         check_checkpoint(args["target"], args.get("draft"))
     except UsageError as error:

@@ -71,6 +71,7 @@ def clean_modules():
     for name in set(sys.modules) - modules:
         if name.split(".")[0] in (
             "speculate",
+            "shape",
             "another",
             "run",
             "draft",

@@ -19,7 +19,7 @@ def test_entries_of_the_reference_tree_are_found_by_signature():
     assert (tree.chain.module, tree.chain.name) == ("dflash", "dflash_generate")
     assert (tree.tree.module, tree.tree.name, tree.tree.budget) == ("ddtree", "ddtree_generate", "tree_budget")
     assert tree.draft_class.__name__ == "DFlashDraftModel"
-    assert tree.loop == "spec_generate"
+    assert (tree.loop.name, tree.loop.method) == ("DFlashDraftModel.spec_generate", True)
     assert tree.loader == "AutoModelForCausalLM"
     assert tree.loader_place.startswith("benchmark.py:")
 

@@ -1,0 +1,167 @@
+"""What a generation function returned: the output ids, and what comes with them, in every published shape.
+
+Whether the prompt is part of the output is never guessed from one run: a tree that loses the prompt looks the same as
+one that returns only the new tokens. The name of the field says it, or the user does (`--result FIELD:new`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compatfix.validate.entries import TreeError
+from compatfix.validate.roles import Choices, closest
+
+# DFlash and DDTree say output_ids, the library's generate says sequences.
+OUTPUT_FIELDS = ("output_ids", "sequences", "output_tokens", "token_ids", "tokens", "generated_sequence")
+# Names that say themselves that the prompt is not in it.
+NEW_FIELDS = ("new_tokens", "new_token_ids", "generated_ids", "generated_tokens", "completion_ids")
+LENGTH_FIELDS = ("acceptance_lengths", "accept_lengths", "accepted_lengths")
+STATS_FIELDS = ("stats", "statistics")
+EXPECTED = "a tensor of token ids of shape (1, n) or (n,), a list of ints, or an object with one of these as output_ids"
+
+
+@dataclass(frozen=True)
+class Output:
+    """`tokens` without the prompt; `kept` whether the prompt stood before them as it must."""
+
+    tokens: list[int]
+    kept: bool
+    lengths: list[int] | None = None
+    stage_times: Mapping[str, float] = field(default_factory=dict)
+
+
+def collected(result: Any) -> Any:
+    """A generator's or coroutine's tokens or result; anything else as it is."""
+    if inspect.iscoroutine(result):
+        return collected(asyncio.run(_awaited(result)))
+    if inspect.isasyncgen(result):
+        return _Yielded([token for item in asyncio.run(_all(result)) for token in _items(item)])
+    if inspect.isgenerator(result):
+        return _Yielded([token for item in result for token in _items(item)])
+    return result
+
+
+def read_output(result: Any, prompt: Sequence[int], choices: Choices) -> Output:
+    """Raises TreeError (CF917), which says what was expected and what exists."""
+    found, own_name = _output_ids(result, choices)
+    ids = _token_ids(found)
+    if ids is None:
+        named = f"field {own_name} is" if own_name else "it is"
+        raise _misfit(f"{named} {_shown(found)}", result)
+    new = choices.only_new or own_name in NEW_FIELDS or isinstance(result, _Yielded)
+    lengths = _whole(_lookup(result, LENGTH_FIELDS))
+    times = _lookup(result, ("stage_times",))
+    numbers = {k: float(v) for k, v in times.items()} if isinstance(times, Mapping) else {}
+    if new:
+        return Output(ids, True, lengths, numbers)
+    return Output(ids[len(prompt) :], ids[: len(prompt)] == list(prompt), lengths, numbers)
+
+
+class _Yielded(list[int]):
+    """Tokens that a generator yielded one after the other: never the prompt."""
+
+
+def _output_ids(result: Any, choices: Choices) -> tuple[Any, str | None]:
+    """The part of a result that should hold the ids, and the name of its field."""
+    if choices.result is not None:
+        parts = _fields(result)
+        if choices.result not in parts:
+            raise _misfit(f"it has no {choices.result!r}; {closest(choices.result, parts)}", result)
+        return parts[choices.result], choices.result
+    if _token_ids(result) is not None:
+        return result, None
+    if type(result) is tuple and result:
+        return _output_ids(result[0], choices)
+    parts = _fields(result)
+    name = next((name for name in (*OUTPUT_FIELDS, *NEW_FIELDS) if name in parts), None)
+    return (parts[name], name) if name else (result, None)
+
+
+def _token_ids(value: Any) -> list[int] | None:
+    """The ids of one text, None for what is no such thing."""
+    if isinstance(value, Tensor):
+        whole = not value.is_floating_point() and not value.is_complex() and value.dtype is not torch.bool
+        fits = value.dim() == 1 or (value.dim() == 2 and value.shape[0] == 1)
+        return [int(token) for token in value.flatten().tolist()] if whole and fits else None
+    if isinstance(value, (list, tuple)):
+        if len(value) == 1 and isinstance(value[0], (list, tuple)):
+            return _token_ids(value[0])
+        return None if any(isinstance(item, float) for item in value) else _whole(value)
+    return None
+
+
+def _whole(value: Any) -> list[int] | None:
+    if isinstance(value, Tensor):
+        value = value.flatten().tolist()
+    if not isinstance(value, (list, tuple)):
+        return None
+    numbers: list[Any] = [item.item() if isinstance(item, Tensor) and item.numel() == 1 else item for item in value]
+    if any(
+        isinstance(n, bool) or not (isinstance(n, int) or (isinstance(n, float) and n.is_integer())) for n in numbers
+    ):
+        return None
+    return [int(n) for n in numbers]
+
+
+def _lookup(result: Any, names: Sequence[str]) -> Any:
+    """The first of these fields in the result, in what comes beside the ids, or in its statistics."""
+    for part in (result, *(result[1:] if type(result) is tuple else ())):
+        parts = _fields(part)
+        for holder in (parts, *(_fields(parts[name]) for name in STATS_FIELDS if name in parts)):
+            for name in names:
+                if holder.get(name) is not None:
+                    return holder[name]
+    return None
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Fields of a mapping or an object, places of a tuple."""
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in value.items()}
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return {str(place): item for place, item in enumerate(value)}
+    if isinstance(value, (Tensor, list, str, bytes, int, float)) or value is None:
+        return {}
+    names: Any = getattr(value, "_fields", None) or getattr(value, "__dict__", None) or getattr(value, "__slots__", ())
+    return {name: getattr(value, name, None) for name in names if not name.startswith("_")}
+
+
+def _items(item: Any) -> list[int]:
+    ids = [item] if isinstance(item, int) and not isinstance(item, bool) else _token_ids(item)
+    if ids is None and isinstance(item, Tensor) and item.numel() == 1 and not item.is_floating_point():
+        ids = [int(item)]
+    if ids is None:
+        raise _misfit(f"it yields {_shown(item)}", item, "a generator of tokens, each an int or a list of ints")
+    return ids
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+async def _all(result: Any) -> list[Any]:
+    return [item async for item in result]
+
+
+def _misfit(what: str, result: Any, expected: str = EXPECTED) -> TreeError:
+    exists = {name: _shown(value) for name, value in _fields(result).items()}
+    told = "; it holds " + ", ".join(f"{name}: {shown}" for name, shown in list(exists.items())[:8]) if exists else ""
+    usable = [name for name, value in _fields(result).items() if _token_ids(value)]
+    hint = f"; name the field with --result, such as --result {usable[0]}" if usable else ""
+    message = f"the entry point's result, {_shown(result)}, does not fit: {what}{told}; expected {expected}{hint}"
+    return TreeError("CF917", message, expected=expected, exists=exists, type=type(result).__name__)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__} of {len(value)}"
+    return "None" if value is None else type(value).__name__
