@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from compatfix.validate.roles import LEAST, advice, generates, roles_of
+from compatfix.validate.roles import GENERATES, LEAST, advice, generates, roles_of
 
 # Directories that hold no code that a generation script imports.
 SKIPPED = {"tests", "test", "docs", "examples", "build", "dist", "node_modules", "__pycache__", "compatfix_runtime"}
@@ -56,7 +56,7 @@ def nearest(files: list[SourceFile]) -> str | None:
                 continue
             needed = names[: len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)]
             unknown = [name for name in needed if name not in found.values()]
-            best = score, advice(f"{file.module}:{node.name}", unknown, LEAST - found.keys())
+            best = score, advice(f"{file.module}:{node.name}", unknown, (LEAST | GENERATES) - found.keys())
     return best[1] if best else None
 
 

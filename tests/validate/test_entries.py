@@ -147,7 +147,7 @@ OPTIONS = SHAPES["names of its own"][1]
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, ["name it: --entry shape:go", "--argument"]),
+        ({}, ["name it: --entry speculate:", "--argument halting=stop_token_ids"]),
         ({"entries": ["shap:go"]}, ["no module shap", "did you mean shape?"]),
         ({"entries": ["shape:gone"]}, ["shape has no gone", "did you mean go?"]),
         ({"entries": ["shape:go"]}, ["has no known parameter for", "input_ids", "--argument big="]),
