@@ -1,85 +1,171 @@
-"""The bf16 leg: where tokens differ from plain bf16 decoding, is it rounding or corruption?
+"""Where a model rounds: is what differs from plain decoding rounding or corruption?
 
 In bf16 not even plain decoding agrees with itself: another kernel or batch shape rounds otherwise. That noise is
-measured here, in the same run, on the same texts. A token that differs by less than the noise is rounding, one that
-differs by more is corruption.
+measured here, in the same run, on the same texts, for everything that is compared: logits, the context handed to the
+draft, the draft's own output. The rule is in rounding.py.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
-from compatfix.validate.bench import PLAIN, Bench, Mode
+from compatfix.validate.bench import PLAIN, Bench, Mode, Run
+from compatfix.validate.compare import draft_errors, feature_errors, node_errors, relative
 from compatfix.validate.losslessness import warm_up
 from compatfix.validate.oracle import ORACLE, Profile
 from compatfix.validate.plain import PlainDecoder, margins, uncached, uncached_rows
+from compatfix.validate.rounding import Spread, corrupted, spread, token_kind
 
 FIRST_PROMPT = 900
+# Node logits cost a plain forward per path: these rounds of the first prompts, and so many paths of each.
+NODE_PROMPTS = 4
+NODE_ROUNDS = (0, 1, 3, 6, 10)
+NODE_PATHS = 6
+DRAFT_PROMPTS = 4
+CHECKS = ("logits", "features", "draft")
+
+Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class PlainText:
-    """A text of plain decoding with the margin of each token; `flips` are margins where another way of it disagrees."""
+    """A text of plain decoding with the margin of each token; `flips` are margins where another way of it disagrees.
+
+    `noise` is how far other ways of plain decoding are off in its logits, `feature_noise` in what the draft reads.
+    """
 
     prompt: list[int]
     tokens: list[int]
     margins: list[float]
-    noise: float
+    noise: Spread
+    feature_noise: Spread
+    largest_logit: float
     flips: list[float]
 
 
-def run_bf16(
-    bench: Bench, modes: Sequence[Mode], prompts: int, tokens: int, report: Callable[[str, int, int], None]
-) -> dict[str, Any]:
+@dataclass
+class Seen:
+    """What was compared of one mode beside its tokens: distances and their noise, and shapes that are wrong."""
+
+    errors: dict[str, Spread] = field(default_factory=lambda: dict.fromkeys(CHECKS, Spread()))
+    draft_noise: Spread = field(default_factory=Spread)
+    wrong: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, bench: Bench, run: Run, exact: nn.Module | None, *, nodes: bool, drafts: bool) -> None:
+        """Enters one generation. `exact` is the draft in float32, None where there is no room for it."""
+        if nodes:
+            self.errors["logits"] += spread(node_errors(bench, run, NODE_ROUNDS, NODE_PATHS))
+        features = feature_errors(bench, run)
+        if isinstance(features, dict):
+            self.wrong.setdefault("features", features)
+        elif features is not None:
+            self.errors["features"] += spread(features)
+        found = draft_errors(bench, run, exact) if drafts and exact is not None else None
+        if isinstance(found, dict):
+            self.wrong.setdefault("draft", found)
+        elif found is not None:
+            self.errors["draft"] += spread(found[0])
+            self.draft_noise += spread(found[1])
+
+
+def run_bf16(bench: Bench, modes: Sequence[Mode], prompts: int, tokens: int, report: Report) -> dict[str, Any]:
     """Every mode against plain decoding on a model in bf16, with the oracle draft."""
     drawn = [bench.prompt(FIRST_PROMPT + index) for index in range(prompts)]
-    return compare_with_margins(bench, modes, drawn, tokens, ORACLE, report, "bf16")
+    return compare_with_noise(bench, modes, drawn, tokens, ORACLE, report, "bf16")
 
 
-def compare_with_margins(
+def compare_with_noise(
     bench: Bench,
     modes: Sequence[Mode],
     prompts: Sequence[list[int]],
     tokens: int,
     profile: Profile | None,
-    report: Callable[[str, int, int], None],
+    report: Report,
     name: str,
 ) -> dict[str, Any]:
-    """Every mode against plain decoding; `differences` hold the margin of each first differing token.
+    """Every mode against plain decoding; `differences` hold the margin of each first differing token, `checks` what
+    was compared beside tokens, with its noise.
 
     `profile` None runs the draft as it is. Modes are interleaved prompt by prompt, so that times can be compared.
     """
     warm_up(bench, modes)
     everything = [PLAIN, *modes] if bench.tree.chain else list(modes)
     rows = [_new_row(mode) for mode in everything]
+    seen = [Seen() for _ in everything]
+    exact = exact_draft(bench)
     texts: list[PlainText] = []
     for index, prompt in enumerate(prompts):
         report(name, index, len(prompts))
-        texts.append(_plain_text(bench, prompt, tokens))
-        for mode, row in zip(everything, rows, strict=True):
-            if row["error"] is None:
-                _enter(bench, mode, row, texts[-1], index, tokens, None if mode.kind == "plain" else profile)
-    noise = max(text.noise for text in texts)
-    for row in rows:
+        texts.append(plain_text(bench, prompt, tokens))
+        for mode, row, checks in zip(everything, rows, seen, strict=True):
+            if row["error"] is not None:
+                continue
+            run = _enter(bench, mode, row, texts[-1], index, tokens, None if mode.kind == "plain" else profile)
+            if run.error is None and mode.kind != "plain":
+                checks.add(bench, run, exact, nodes=index < NODE_PROMPTS, drafts=index < DRAFT_PROMPTS)
+    noise = measured_noise(bench, texts)
+    for row, checks in zip(rows, seen, strict=True):
         for difference in row["differences"]:
             # How far the emitted token lies behind: a close call between two tokens, or nothing of the kind.
-            behind = difference["behind"]
-            difference["kind"] = "rounding" if behind is not None and behind <= noise else "corruption"
+            difference["kind"] = token_kind(difference["behind"], noise.logits, noise.unit)
+        row["checks"] = noise.judged(checks)
     flips = [margin for text in texts for margin in text.flips]
     return {
         "dtype": str(next(bench.target.parameters()).dtype).removeprefix("torch."),
         "prompts": len(prompts),
         "tokens": tokens,
-        "noise": noise,
+        "noise": noise.logits.largest,
+        "noise_mean": noise.logits.mean,
+        "unit": noise.unit,
         "plain_flips": len(flips),
         "plain_flip_margin": max(flips, default=0.0),
         "modes": rows,
     }
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What plain decoding disagrees with itself by; `unit` is the spacing of the dtype at the largest logit, `eps` that
+    of relative quantities."""
+
+    logits: Spread
+    features: Spread
+    unit: float
+    eps: float
+
+    def judged(self, seen: Seen) -> dict[str, Any]:
+        """By check: what was measured, its noise, and why it is corruption or None."""
+        noises = {"logits": self.logits, "features": self.features, "draft": seen.draft_noise}
+        units = {"logits": self.unit, "features": self.eps, "draft": self.eps}
+        found = {}
+        for name in CHECKS:
+            errors, noise, unit = seen.errors[name], noises[name], units[name]
+            wrong = seen.wrong.get(name)
+            why = f"{wrong}" if wrong is not None else corrupted(errors, noise, unit)
+            found[name] = {**asdict(errors), "noise": asdict(noise), "unit": unit, "why": why}
+        return found
+
+
+def measured_noise(bench: Bench, texts: Sequence[PlainText]) -> Noise:
+    eps = float(torch.finfo(next(bench.target.parameters()).dtype).eps)
+    logits = sum((text.noise for text in texts), Spread())
+    features = sum((text.feature_noise for text in texts), Spread())
+    return Noise(logits, features, eps * max((text.largest_logit for text in texts), default=1.0), eps)
+
+
+def exact_draft(bench: Bench) -> nn.Module | None:
+    """The draft in float32, the yardstick of its rounding; None where it does not fit beside the others."""
+    try:
+        return copy.deepcopy(bench.draft).float()
+    except (RuntimeError, MemoryError):
+        return None
 
 
 def _new_row(mode: Mode) -> dict[str, Any]:
@@ -90,13 +176,21 @@ def _new_row(mode: Mode) -> dict[str, Any]:
 
 def _enter(
     bench: Bench, mode: Mode, row: dict[str, Any], text: PlainText, index: int, tokens: int, profile: Profile | None
-) -> None:
+) -> Run:
     began = time.perf_counter()
-    run = bench.run(mode, text.prompt, tokens, reference=text.tokens, profile=profile, salt=FIRST_PROMPT + index)
+    run = bench.run(
+        mode,
+        text.prompt,
+        tokens,
+        reference=text.tokens,
+        profile=profile,
+        salt=FIRST_PROMPT + index,
+        keep_logits=index < NODE_PROMPTS,
+    )
     seconds = time.perf_counter() - began
     if run.error is not None:
         row["error"] = {**run.error, "prompt": index}
-        return
+        return run
     row["run"] += 1
     row["tokens"] += len(run.tokens)
     row["forwards"] += run.watch.forwards
@@ -104,23 +198,28 @@ def _enter(
     for stage, spent in run.stage_times.items():
         row["stage_seconds"][stage] = row["stage_seconds"].get(stage, 0.0) + spent
     row["seconds_per_token"].append(seconds / max(1, len(run.tokens)))
+    difference = noisy_difference(bench, run, text, tokens)
+    row["same"] += difference is None
+    if difference is not None:
+        row["differences"].append({"prompt": index, **difference})
+    return run
+
+
+def noisy_difference(bench: Bench, run: Run, text: PlainText, tokens: int) -> dict[str, Any] | None:
+    """The first token that differs from plain decoding, with its margin and how far what was emitted lies behind."""
     expected = text.tokens[:tokens]
     if run.tokens == expected:
-        row["same"] += 1
-        return
+        return None
     pairs = zip(run.tokens, expected, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(run.tokens), len(expected)))
     got = run.tokens[at] if at < len(run.tokens) else None
-    row["differences"].append(
-        {
-            "prompt": index,
-            "index": at,
-            "got": got,
-            "expected": expected[at] if at < len(expected) else None,
-            "margin": text.margins[at] if at < len(text.margins) else None,
-            "behind": _behind(bench, [*text.prompt, *expected[:at]], got),
-        }
-    )
+    return {
+        "index": at,
+        "got": got,
+        "expected": expected[at] if at < len(expected) else None,
+        "margin": text.margins[at] if at < len(text.margins) else None,
+        "behind": _behind(bench, [*text.prompt, *expected[:at]], got),
+    }
 
 
 def _behind(bench: Bench, prefix: Sequence[int], token: int | None) -> float | None:
@@ -131,20 +230,34 @@ def _behind(bench: Bench, prefix: Sequence[int], token: int | None) -> float | N
     return float(logits.max() - logits[token])
 
 
-def _plain_text(bench: Bench, prompt: list[int], tokens: int) -> PlainText:
+def plain_text(bench: Bench, prompt: list[int], tokens: int) -> PlainText:
     """One token at a time with a cache; then the same text without a cache, alone and in a batch."""
-    decoder = PlainDecoder(bench.target, prompt)
+    decoder = PlainDecoder(bench.target, prompt, hidden=bool(bench.layer_ids))
     rows = [decoder.logits.float()]
+    states = [decoder.states]
     text = [int(rows[0].argmax())]
     while len(text) < tokens:
         rows.append(decoder.step(text[-1]).float())
+        states.append(decoder.states)
         text.append(int(rows[-1].argmax()))
     cached = torch.stack(rows)
     first = len(prompt) - 1
     whole = [*prompt, *text[:-1]]
-    alone = uncached(bench.target, whole).logits[first:]
-    batched = uncached_rows(bench.target, [whole, whole[::-1], whole[1:]])[0].logits[first:]
-    noise = max(float((cached - other).abs().max()) for other in (alone, batched))
+    reads = bool(bench.layer_ids)
+    alone = uncached(bench.target, whole, hidden=reads)
+    batched = uncached_rows(bench.target, [whole, whole[::-1], whole[1:]], hidden=reads)[0]
+    others = [other.logits[first:] for other in (alone, batched)]
+    noise = spread(d for other in others for d in (cached - other).abs().amax(-1).tolist())
+    features = Spread()
+    if reads:
+        own = torch.cat([_read(bench, entry) for entry in states])
+        for other in (alone, batched):
+            features += spread(relative(own, _read(bench, other.hidden), len(bench.layer_ids)))
     sure = margins(cached)
-    flips = [float(sure[i]) for i in range(len(text)) if int(alone[i].argmax()) != text[i]]
-    return PlainText(prompt, text, sure.tolist(), noise, flips)
+    flips = [float(sure[i]) for i in range(len(text)) if int(others[0][i].argmax()) != text[i]]
+    return PlainText(prompt, text, sure.tolist(), noise, features, float(cached.abs().max()), flips)
+
+
+def _read(bench: Bench, hidden: Sequence[torch.Tensor]) -> torch.Tensor:
+    """What the draft reads of a forward's hidden states: (T, layers * H)."""
+    return torch.cat([hidden[layer + 1] for layer in bench.layer_ids], dim=-1)

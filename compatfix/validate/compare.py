@@ -5,11 +5,13 @@ Each comparison gives None where everything agrees, else plain data that says wh
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from compatfix.validate.bench import Bench, Run
 from compatfix.validate.plain import margins, uncached, uncached_rows
@@ -97,9 +99,23 @@ def node_difference(bench: Bench, run: Run, rounds: Sequence[int]) -> dict[str, 
     return worst
 
 
-def _plain_nodes(bench: Bench, run: Run, forward: Forward) -> list[tuple[int, torch.Tensor]]:
+def node_errors(bench: Bench, run: Run, rounds: Sequence[int], leaves: int) -> list[float]:
+    """Distances of node logits from a plain forward over the root path, largest entry of each, for some rounds and at
+    most `leaves` paths of each."""
+    found: list[float] = []
+    for number in rounds:
+        forward = run.watch.rounds[number] if number < len(run.watch.rounds) else None
+        if forward is not None and forward.logits is not None:
+            for node, plain in _plain_nodes(bench, run, forward, leaves):
+                found.append(float((forward.logits[node] - plain).abs().max()))
+    return found
+
+
+def _plain_nodes(bench: Bench, run: Run, forward: Forward, most: int | None = None) -> list[tuple[int, torch.Tensor]]:
     parents = set(forward.parents)
     leaves = [node for node in range(len(forward.tokens)) if node not in parents]
+    if most is not None and len(leaves) > most:
+        leaves = [leaves[len(leaves) * i // most] for i in range(most)]
     paths = [forward.path_to(leaf) for leaf in leaves]
     texts = [[*forward.committed, *(forward.tokens[node] for node in path)] for path in paths]
     found: dict[int, torch.Tensor] = {}
@@ -112,6 +128,37 @@ def _plain_nodes(bench: Bench, run: Run, forward: Forward) -> list[tuple[int, to
 
 def feature_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
     """The context handed to the draft against plain hidden states of the committed tokens at the draft's layers."""
+    found = _features(bench, run)
+    if found is None or isinstance(found, dict):
+        return found
+    rows, plain = found
+    by_row = (rows - plain).abs().amax(-1)
+    allowed = FEATURE_TOLERANCE * max(1.0, float(plain.abs().max()))
+    if float(by_row.max()) <= allowed:
+        return None
+    row = int((by_row > allowed).nonzero()[0])
+    return {"reason": "values", "token": row, "difference": float(by_row.max()), "allowed": allowed}
+
+
+def feature_errors(bench: Bench, run: Run) -> list[float] | dict[str, Any] | None:
+    """The same as distances, one per row and layer, relative to the largest entry there; a dict says what is wrong
+    with the shape; None where there is nothing to compare."""
+    found = _features(bench, run)
+    if found is None or isinstance(found, dict):
+        return found
+    return relative(*found, len(bench.layer_ids))
+
+
+def relative(rows: Tensor, plain: Tensor, layers: int) -> list[float]:
+    """Largest distance over largest entry, for every row and each of `layers` equal parts of (T, layers * H)."""
+    rows, plain = (x.reshape(len(x), layers, -1) for x in (rows, plain))
+    scale = plain.abs().amax(-1).clamp_min(torch.finfo(torch.float32).tiny)
+    distances: list[float] = ((rows - plain).abs().amax(-1) / scale).flatten().tolist()
+    return distances
+
+
+def _features(bench: Bench, run: Run) -> tuple[Tensor, Tensor] | dict[str, Any] | None:
+    """Given and plain context (T, layers * H)."""
     watch = run.watch
     if not watch.features or not bench.layer_ids or watch.lost:
         return None
@@ -124,25 +171,61 @@ def feature_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
     plain = torch.cat([hidden[layer + 1] for layer in bench.layer_ids], dim=-1)
     if plain.shape != rows.shape:
         return {"reason": "shape", "given": list(rows.shape), "expected": list(plain.shape)}
-    by_row = (rows - plain).abs().amax(-1)
-    allowed = FEATURE_TOLERANCE * max(1.0, float(plain.abs().max()))
-    if float(by_row.max()) <= allowed:
+    return rows, plain
+
+
+def draft_cache_difference(bench: Bench, run: Run) -> tuple[bool, dict[str, Any] | None]:
+    """The last draft again with a fresh cache and all of the context: its output must be the same.
+
+    Returns whether that could be compared, and the difference.
+    """
+    wrong = _stored(run)
+    if wrong is not None:
+        return True, wrong
+    fresh = replayed(bench, run)
+    if fresh is None:
+        return False, None
+    seen = run.watch.last_draft["output"].float()
+    difference = float((fresh - seen).abs().max())
+    allowed = FEATURE_TOLERANCE * max(1.0, float(seen.abs().max()))
+    return True, None if difference <= allowed else {"reason": "values", "difference": difference, "allowed": allowed}
+
+
+def draft_errors(bench: Bench, run: Run, exact: nn.Module) -> tuple[list[float], list[float]] | dict[str, Any] | None:
+    """How far the last draft's output is off the draft in float32 (`exact`), by row, and how far its replay is.
+
+    Relative to the largest entry. A dict says what is wrong with the draft's cache; None: nothing can be compared.
+    """
+    wrong = _stored(run)
+    if wrong is not None:
+        return wrong
+    again, true = replayed(bench, run), replayed(bench, run, exact)
+    if again is None or true is None:
         return None
-    row = int((by_row > allowed).nonzero()[0])
-    return {"reason": "values", "token": row, "difference": float(by_row.max()), "allowed": allowed}
+    seen = run.watch.last_draft["output"][0].float()
+    return relative(seen, true[0], 1), relative(again[0], true[0], 1)
 
 
-def draft_cache_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
-    """The last draft again with a fresh cache and all of the context: its output must be the same."""
+def _stored(run: Run) -> dict[str, Any] | None:
+    """The draft's cache holds another number of tokens than were committed when it was last called."""
     watch = run.watch
     before = sum(watch.counts[:-1])
+    if watch.lost or not watch.draft_lengths or watch.draft_lengths[-1] == before:
+        return None
+    return {"reason": "length", "stored": watch.draft_lengths[-1], "committed": before}
+
+
+def replayed(bench: Bench, run: Run, exact: nn.Module | None = None) -> Tensor | None:
+    """What the draft (or `exact`, a copy in float32) says without a cache of its own: (1, Q, H) in float32.
+
+    None where the text could not be followed, nothing was drafted, or the draft cannot be called in this other way.
+    """
+    watch = run.watch
     if watch.lost or not watch.last_draft:
         return None
-    if watch.draft_lengths and watch.draft_lengths[-1] != before:
-        return {"reason": "length", "stored": watch.draft_lengths[-1], "committed": before}
+    real, through = watch.last_draft["real"], watch.last_draft["through"]
     arguments = dict(watch.last_draft["arguments"])
     extra = arguments.pop("kwargs", {})
-    real, seen = watch.last_draft["real"], watch.last_draft["output"]
     names = inspect.signature(real).parameters
     context = torch.cat(watch.features)[None]
     arguments["target_hidden"] = context
@@ -152,16 +235,19 @@ def draft_cache_difference(bench: Bench, run: Run) -> dict[str, Any] | None:
     for name in ("past_key_values", "cache"):
         if name in arguments:
             arguments[name] = _fresh_cache()
+    if exact is not None:
+        arguments = {
+            k: v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in arguments.items()
+        }
+        through = None if through is None else functools.partial(through.func, exact)
+        real = exact.forward
     try:
         with watch.quiet(), torch.inference_mode():
-            output = (watch.last_draft["through"] or real)(**arguments, **extra)
+            output = (through or real)(**arguments, **extra)
     except Exception:
-        # The draft cannot be called in this other way; nothing is claimed about it.
         return None
-    fresh = output if isinstance(output, torch.Tensor) else output[0]
-    difference = float((fresh.float() - seen.float()).abs().max())
-    allowed = FEATURE_TOLERANCE * max(1.0, float(seen.float().abs().max()))
-    return None if difference <= allowed else {"reason": "values", "difference": difference, "allowed": allowed}
+    states = output if isinstance(output, Tensor) else output[0]
+    return states.detach().float()
 
 
 def _fresh_cache() -> Any:

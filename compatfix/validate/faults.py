@@ -8,14 +8,16 @@ of the target's forwards, in its result. So they work on any tree and need nothi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from compatfix.runtime.draft import sights_of
 from compatfix.validate.bench import Bench, Mode, Run
-from compatfix.validate.caches import STATES, copy_into, has, overwrite_last, slots
+from compatfix.validate.caches import STATES, cache_argument, copy_into, has, overwrite_last, slots
 from compatfix.validate.compare import (
     draft_cache_difference,
     expected_tokens,
@@ -24,7 +26,7 @@ from compatfix.validate.compare import (
     token_difference,
 )
 from compatfix.validate.losslessness import warm_up
-from compatfix.validate.oracle import ALWAYS, ORACLE
+from compatfix.validate.oracle import ALWAYS, ORACLE, Profile
 from compatfix.validate.plain import PlainDecoder
 from compatfix.validate.references import Reference, make_reference
 from compatfix.validate.situations import windows
@@ -32,6 +34,7 @@ from compatfix.validate.watch import HIDDEN, Forward, Tamper, Watch
 
 PROMPTS = 3
 TOKENS = 24
+IDLE = "it changes nothing on these texts, bit by bit"
 FIRST_PROMPT = 700
 
 
@@ -40,7 +43,7 @@ class StateNotRolledBack(Tamper):
 
     def before_verify(self, watch: Watch, cache: Any) -> None:
         decoder = PlainDecoder(watch.target, watch.committed)
-        decoder.step((watch.committed[-1] + 7) % watch.head.vocab)
+        decoder.step((watch.committed[-1] + 7) % watch.head.size)
         if has(cache, STATES):
             copy_into(cache, decoder.cache, STATES)
         else:
@@ -53,7 +56,7 @@ class StaleKeys(Tamper):
     def before_verify(self, watch: Watch, cache: Any) -> None:
         if len(watch.committed) > len(watch.prompt):
             decoder = PlainDecoder(watch.target, watch.committed[:-1])
-            decoder.step((watch.committed[-1] + 7) % watch.head.vocab)
+            decoder.step((watch.committed[-1] + 7) % watch.head.size)
             _last_from(cache, decoder.cache)
 
 
@@ -133,6 +136,54 @@ class DraftNotCropped(Tamper):
                     slot.write(changed)
 
 
+class ContextFault(Tamper):
+    """The draft is given another context than the target's hidden states; `changed` says which."""
+
+    def changed(self, watch: Watch, context: Tensor) -> Tensor:
+        """(1, T, layers * H) in, the same out."""
+        raise NotImplementedError
+
+    def around_draft(self, watch: Watch, call: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        given["target_hidden"] = self.changed(watch, given["target_hidden"])
+        # What the tree handed over is this, as far as any comparison can know.
+        watch.features[-1] = given["target_hidden"][0].detach().clone()
+        return call(given)
+
+
+class LayerIdOff(ContextFault):
+    """One of the draft's layers is read at another's place."""
+
+    def changed(self, watch: Watch, context: Tensor) -> Tensor:
+        parts = list(context.chunk(_layers_read(watch), dim=-1))
+        return torch.cat([parts[-1], *parts[1:]], dim=-1)
+
+
+class RotatedBasis(ContextFault):
+    """The draft is given hidden states in a rotated basis, as a rotated (quantised) checkpoint has them."""
+
+    def changed(self, watch: Watch, context: Tensor) -> Tensor:
+        parts = context.reshape(*context.shape[:-1], _layers_read(watch), -1).float()
+        size = parts.shape[-1]
+        draw = torch.randn(size, size, generator=torch.Generator().manual_seed(0))
+        rotation = torch.linalg.qr(draw).Q.to(parts.device)
+        rotated: Tensor = (parts @ rotation).flatten(-2).to(context.dtype)
+        return rotated
+
+
+class DraftWindowsIgnored(Tamper):
+    """Every layer of the draft sees the whole context and block."""
+
+    def around_draft(self, watch: Watch, call: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
+        cache, noise = cache_argument((), given), given["noise_embedding"]
+        past = 0 if cache is None else int(cache.get_seq_length())
+        keys = past + given["position_ids"].shape[-1]
+        return call({**given, "attention_mask": noise.new_zeros(1, 1, noise.shape[1], keys)})
+
+
+def _layers_read(watch: Watch) -> int:
+    return len(getattr(watch.draft, "target_layer_ids", None) or (0,))
+
+
 # name -> (fault, what it is in words); result faults have no tamper and change how the run is asked for or read.
 PLANTED: dict[str, tuple[Callable[[], Tamper] | None, str]] = {
     "state-not-rolled-back": (StateNotRolledBack, "a rejected token stays in the state"),
@@ -146,7 +197,16 @@ PLANTED: dict[str, tuple[Callable[[], Tamper] | None, str]] = {
     "draft-not-cropped": (DraftNotCropped, "noise stays in the draft's cache"),
     "mask-token-dropped": (None, "output tokens equal to the mask token are dropped"),
     "stop-ignored": (None, "the text goes on behind a stop token"),
+    "wrong-eos-list": (None, "only the first of several stop tokens ends the text"),
+    "layer-id-off": (LayerIdOff, "one layer that the draft reads is another one"),
+    "rotated-basis": (RotatedBasis, "the draft is given hidden states in another basis"),
+    "draft-windows-ignored": (DraftWindowsIgnored, "the draft sees past its windows"),
 }
+
+
+# On a chain no mask is passed, a draft may read one layer, a text may end inside a window: such faults then change
+# nothing. The others always do, and one that seems not to could not be planted, which is not known to be harmless.
+MAY_BE_IDLE = ("window-mask-missing", "hidden-state-offset", "layer-id-off", "draft-windows-ignored")
 
 
 def run_faults(
@@ -174,7 +234,7 @@ def _plant(
 ) -> dict[str, Any]:
     report(f"planted fault: {name}", done, total)
     make, words = PLANTED[name]
-    reason = _not_applicable(bench, mode, name)
+    reason = not_applicable(bench, mode, name)
     entry: dict[str, Any] = {"name": name, "what": words, "mode": mode.name, "applicable": reason is None}
     if reason is not None:
         return {**entry, "caught": False, "reason": reason}
@@ -182,7 +242,33 @@ def _plant(
         caught = _try(bench, mode, name, None if make is None else make(), reference)
         if caught is not None:
             return {**entry, "caught": True, "prompts": number + 1, **caught}
+    if name in MAY_BE_IDLE and idle(bench, mode, name, [(r.prompt, r.tokens, r.index) for r in references], ORACLE):
+        return {**entry, "applicable": False, "caught": False, "reason": IDLE}
     return {**entry, "caught": False, "prompts": len(references)}
+
+
+def idle(
+    bench: Bench, mode: Mode, name: str, texts: Sequence[tuple[list[int], list[int], int]], profile: Profile | None
+) -> bool:
+    """Whether a fault changes nothing at all, bit by bit: text, logits of the nodes, the draft's context and output.
+
+    `texts` are prompt, reference and salt of each generation.
+    """
+    make = PLANTED[name][0]
+    assert make is not None
+    for prompt, tokens, salt in texts:
+        seen: list[tuple[list[int], list[Any]]] = []
+        for tamper in (None, make()):
+            common: dict[str, Any] = {"reference": tokens, "profile": profile, "salt": salt, "keep_logits": True}
+            run = bench.run(mode, prompt, min(TOKENS, len(tokens)), tamper=tamper, **common)
+            tensors = [*(forward.logits for forward in run.watch.rounds), *run.watch.features]
+            seen.append((run.tokens, [*tensors, run.watch.last_draft.get("output")]))
+        (right, untouched), (text, touched) = seen
+        if right != text or len(untouched) != len(touched):
+            return False
+        if not all(a is b or torch.equal(a, b) for a, b in zip(untouched, touched, strict=True)):
+            return False
+    return True
 
 
 def _try(bench: Bench, mode: Mode, name: str, tamper: Tamper | None, reference: Reference) -> dict[str, Any] | None:
@@ -193,6 +279,11 @@ def _try(bench: Bench, mode: Mode, name: str, tamper: Tamper | None, reference: 
         stop = reference.tokens[TOKENS // 2]
         run = bench.run(mode, reference.prompt, TOKENS, profile=ALWAYS, **common)
         return _tokens(bench, run, reference, expected_tokens(reference.tokens, TOKENS, (stop,)))
+    if name == "wrong-eos-list":
+        stop = reference.tokens[TOKENS // 2]
+        others = [token for token in bench.plain_tokens if token not in reference.tokens][:1]
+        run = bench.run(mode, reference.prompt, TOKENS, profile=ALWAYS, stops=others, **common)
+        return _tokens(bench, run, reference, expected_tokens(reference.tokens, TOKENS, (*others, stop)))
     if name == "mask-token-dropped":
         mask = reference.tokens[TOKENS // 2]
         run = bench.run(mode, reference.prompt, TOKENS, profile=ORACLE, **common)
@@ -210,7 +301,7 @@ def _try(bench: Bench, mode: Mode, name: str, tamper: Tamper | None, reference: 
     features = feature_difference(bench, run)
     if features is not None:
         return {"by": "context features", "size": features.get("difference")}
-    draft = draft_cache_difference(bench, run)
+    _, draft = draft_cache_difference(bench, run)
     if draft is not None:
         return {"by": "draft cache", "size": draft.get("difference")}
     return None
@@ -225,12 +316,16 @@ def _tokens(bench: Bench, run: Run, reference: Reference, expected: Sequence[int
     )
 
 
-def _not_applicable(bench: Bench, mode: Mode, name: str) -> str | None:
+def not_applicable(bench: Bench, mode: Mode, name: str) -> str | None:
     """Why a fault cannot be planted on this model; such a fault is neither caught nor missed."""
     if name == "window-mask-missing" and "target" not in windows(bench):
         return "the target has no sliding windows"
     if name == "sibling-leaked" and mode.kind != "tree":
         return "the tree verifies chains only"
+    if name == "layer-id-off" and len(bench.layer_ids) < 2:
+        return "the draft reads one layer"
+    if name == "draft-windows-ignored":
+        return _no_windows(bench, mode)
     decoder = PlainDecoder(bench.target, bench.prompt(4))
     attends = any(slot.is_sequence for slot in slots(decoder.cache))
     if name in ("compaction-off-by-one", "stale-keys", "sibling-leaked") and not attends:
@@ -238,6 +333,18 @@ def _not_applicable(bench: Bench, mode: Mode, name: str) -> str | None:
     if name == "position-off-by-one" and not _positions_matter(bench):
         return "the target does not use positions"
     return None
+
+
+def _no_windows(bench: Bench, mode: Mode) -> str | None:
+    """Windows can be ignored only where the tree honours them: where it calls the draft through the runtime."""
+    if not any(sight.limited for sight in sights_of(bench.draft)):
+        return "the draft has no windows"
+    bench.run(mode, bench.prompt(4), 8)
+    last = bench.watch.last_draft
+    if not last or last["through"] is None:
+        return "the tree does not call the draft through the runtime"
+    names = inspect.signature(last["real"]).parameters
+    return None if {"attention_mask", "position_ids"} <= set(names) else "the draft takes no mask"
 
 
 def _positions_matter(bench: Bench) -> bool:

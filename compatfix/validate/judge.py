@@ -12,6 +12,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Location, ScopeVerdict
+from compatfix.validate.judge_noise import corrupted_checks, unchecked
 from compatfix.validate.judge_sampling import open_sampling, praise_sampling, wrong_sampling
 from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
@@ -195,9 +196,9 @@ def _drafts(data: CodeData) -> list[Finding]:
 def _bf16(data: CodeData) -> list[Finding]:
     found = []
     for row in (data.bf16 or {}).get("modes", ()):
+        assert data.bf16 is not None
         bad = [d for d in row["differences"] if d["kind"] == "corruption"]
         if bad:
-            assert data.bf16 is not None
             first = bad[0]
             behind = "missing" if first["behind"] is None else f"{first['behind']:.3g} behind"
             message = (
@@ -205,6 +206,7 @@ def _bf16(data: CodeData) -> list[Finding]:
                 f"{behind} in plain decoding, noise {data.bf16['noise']:.2g} ({len(bad)} of {row['run']} prompts)"
             )
             found.append(Finding("CF909", "error", "measured", message, details={"mode": row["mode"], "first": first}))
+        found += corrupted_checks(f"{row['mode']} in bf16", row)
     return found
 
 
@@ -220,6 +222,8 @@ def _not_exercised(data: CodeData) -> list[Finding]:
             missing.append(f"{name}: the text could not be followed in {tally['lost']} rounds")
         if not tally["features_checked"] and tally["profile"] == "oracle":
             missing.append(f"{name}: context features were not compared")
+        if not tally["drafts_checked"] and tally["profile"] == "oracle":
+            missing.append(f"{name}: the draft was not replayed without its cache")
     for mode in dict.fromkeys(tally["mode"] for tally in data.modes):
         accepted = {kind: _sum(data, mode, kind) for kind in ("full", "partial", "zero")}
         name = _name(data, mode)
@@ -232,6 +236,7 @@ def _not_exercised(data: CodeData) -> list[Finding]:
     missing += _slow_baseline(data)
     if data.bf16 is None and "bf16" not in data.skipped:
         missing.append("bf16 was not run")
+    missing += unchecked("bf16", data.bf16)
     return [Finding("CF903", "error", "measured", text) for text in missing]
 
 

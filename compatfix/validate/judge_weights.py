@@ -7,6 +7,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Scope, ScopeVerdict, unmeasured
+from compatfix.validate.judge_noise import corrupted_checks, unchecked
 from compatfix.validate.judge_speed import judge_draft, judge_speed
 from compatfix.validate.raised import raised
 
@@ -69,6 +70,7 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
                 f"noise {result['noise']:.2g})"
             )
             findings.append(Finding("CF901", "error", "measured", text, details=first))
+        findings += corrupted_checks(f"{row['mode']} on real weights", row)
     if result["surplus"]:
         text = f"{len(result['surplus'])} keys of the checkpoint are not used, among them {result['surplus'][0]}"
         findings.append(Finding("CF912", "note", "measured", text, details={"keys": result["surplus"][:20]}))
@@ -76,10 +78,25 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
     if errors:
         step = errors[0].fix or CODES[errors[0].code].do or None
         weights = ScopeVerdict("weights", "failed", errors[0].message, step)
+    elif missing := [*unchecked("real weights", result), *_unseen(result)]:
+        findings += [Finding("CF903", "note", "measured", text) for text in missing]
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        weights = ScopeVerdict("weights", "undecided", missing[0] + more)
     else:
-        weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}")
+        caught = sum(bool(fault["caught"]) for fault in result.get("faults", ()))
+        planted = f"; {caught} planted faults caught" if caught else ""
+        weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}{planted}")
     # What is timed afterwards takes the place of both (judge_speed.with_measured).
     return (kernels, weights, judge_draft(rows), judge_speed(None, None, None)), tuple(findings)
+
+
+def _unseen(result: Mapping[str, Any]) -> list[str]:
+    """Faults planted on these very weights that no comparison saw."""
+    return [
+        f"planted fault not seen on real weights: {fault['name']} ({fault['what']})"
+        for fault in result.get("faults", ())
+        if fault["applicable"] and not fault["caught"]
+    ]
 
 
 def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:

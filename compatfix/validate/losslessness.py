@@ -21,6 +21,7 @@ from compatfix.validate.locate_error import locate_error
 from compatfix.validate.oracle import ORACLE, Profile
 from compatfix.validate.references import Reference, make_reference
 from compatfix.validate.tally import Tally, add_lengths, add_times, new_tally, stopped
+from compatfix.validate.watch import Forward
 
 # Node logits are compared for the first prompts of a shard: the first rounds and a later one.
 NODE_PROMPTS = 2
@@ -93,7 +94,7 @@ def compare_one(
         where_it_was = locate_error(bench, run, reference.prompt, reference.tokens)
         tally["error"] = {**run.error, "prompt": reference.index, "at": where_it_was}
         return run
-    enter_counts(tally, run)
+    enter_counts(tally, run, bench.block, mode.budget)
     if not run.prompt_kept:
         tally["prompts"].append({"prompt": reference.index, "where": where})
     difference = token_difference(bench, run, reference.prompt, expected)
@@ -112,7 +113,7 @@ def compare_one(
     return run
 
 
-def enter_counts(tally: Tally, run: Run) -> None:
+def enter_counts(tally: Tally, run: Run, block: int, budget: int | None) -> None:
     """What the run did, whether it was right or not."""
     tally["tokens"] += len(run.tokens)
     tally["forwards"] += run.watch.forwards
@@ -122,10 +123,30 @@ def enter_counts(tally: Tally, run: Run) -> None:
     add_times(tally, run.stage_times)
     for number, forward in enumerate(run.watch.rounds):
         counts = run.watch.counts[1:]
-        accepted = (counts[number] if number < len(counts) else len(forward.walk())) - 1
+        path = forward.walk()
+        accepted = (counts[number] if number < len(counts) else len(path)) - 1
         deepest = max(forward.depths, default=0)
         kind = "zero" if accepted <= 0 else "full" if accepted >= deepest else "partial"
         tally["accepted"][kind] += 1
+        for shape, seen in _shapes(forward, path[: accepted + 1], deepest, block, budget).items():
+            tally["shapes"][shape] += seen
+
+
+def _shapes(forward: Forward, path: list[int], deepest: int, block: int, budget: int | None) -> dict[str, bool]:
+    """Which of `tally.SHAPES` a verified tree and the path accepted of it have. Nodes come in the order of their drafts'
+    likelihood, so the first child of a node is its likeliest."""
+    parents = forward.parents
+    first: dict[int, int] = {}
+    for node, parent in enumerate(parents):
+        first.setdefault(parent, node)
+    whole = min(block - 1, budget or block - 1)
+    return {
+        "siblings": len(first) < len(parents),
+        "whole budget": budget is not None and len(parents) - 1 == budget,
+        "whole depth": deepest == whole,
+        "path off the first child": any(first[parents[node]] != node for node in path[1:]),
+        "path of whole depth": deepest == whole and len(path) - 1 == whole,
+    }
 
 
 def _check_more(bench: Bench, tally: Tally, run: Run, reference: Reference, nodes: bool) -> None:
@@ -147,8 +168,8 @@ def _check_more(bench: Bench, tally: Tally, run: Run, reference: Reference, node
     if features is not None:
         tally["features"].append({"prompt": reference.index, **features})
     if tally["drafts_checked"] < DRAFT_PROMPTS:
-        tally["drafts_checked"] += 1
-        draft = draft_cache_difference(bench, run)
+        compared, draft = draft_cache_difference(bench, run)
+        tally["drafts_checked"] += compared
         if draft is not None:
             tally["draft_cache"].append({"prompt": reference.index, **draft})
 

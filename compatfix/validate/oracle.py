@@ -95,7 +95,8 @@ class Head:
         with torch.inference_mode():
             rows = embeddings(ids[None])[0].float()
         self._rows = torch.nn.functional.normalize(rows, dim=-1)
-        self.vocab = min(self.weight.shape[0], rows.shape[0])
+        self.size = min(self.weight.shape[0], rows.shape[0])
+        self.vocab = self.size
 
     def token_of(self, row: Tensor) -> int:
         """The token whose embedding this is. By direction, so that a scale outside the module does not matter."""

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 
 class PlainDecoder:
-    """One token at a time on a cache of the library's own."""
+    """One token at a time on a cache of the library's own. With `hidden`, `states` are the last forward's, (T, H)."""
 
-    def __init__(self, target: nn.Module, tokens: Sequence[int]) -> None:
+    def __init__(self, target: nn.Module, tokens: Sequence[int], *, hidden: bool = False) -> None:
         self.target = target
+        self.hidden = hidden
+        self.states: tuple[Tensor, ...] = ()
         self.tokens = list(tokens)
         self.cache: Any = None
         self.logits = self._forward(tokens, 0)
@@ -28,10 +30,10 @@ class PlainDecoder:
 
     def _forward(self, tokens: Sequence[int], start: int) -> Tensor:
         device = next(self.target.parameters()).device
-        given: dict[str, Any] = {} if self.cache is None else {"past_key_values": self.cache}
-        if self.cache is None:
-            made = _new_cache(self.target)
-            given = {} if made is None else {"past_key_values": made}
+        cache = _new_cache(self.target) if self.cache is None else self.cache
+        given: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
+        if self.hidden:
+            given["output_hidden_states"] = True
         with torch.inference_mode():
             output = self.target(
                 torch.tensor([list(tokens)], device=device),
@@ -41,7 +43,9 @@ class PlainDecoder:
             )
         self.cache = getattr(output, "past_key_values", None)
         if self.cache is None:
-            self.cache = given.get("past_key_values")
+            self.cache = cache
+        if self.hidden:
+            self.states = tuple(entry[0].float() for entry in output.hidden_states)
         return last_logits(output)
 
 

@@ -11,6 +11,10 @@ MAX_DIFFERENCES = 3
 
 Tally = dict[str, Any]
 
+# Trees that were verified: with siblings, as large as the budget, as deep as the block; and accepted paths that left the
+# likeliest child, or reached that depth.
+SHAPES = ("siblings", "whole budget", "whole depth", "path off the first child", "path of whole depth")
+
 
 def new_tally(mode: str, profile: str, planned: int, tokens: int) -> Tally:
     return {
@@ -29,6 +33,7 @@ def new_tally(mode: str, profile: str, planned: int, tokens: int) -> Tally:
         "histogram": {},
         "per_position": [],
         "accepted": {"full": 0, "partial": 0, "zero": 0},
+        "shapes": dict.fromkeys(SHAPES, 0),
         "stage_times": {},
         "nodes": {"largest": 0.0, "nodes": 0, "wrong_argmax": 0, "bad": None},
         "features_checked": 0,

@@ -16,11 +16,12 @@ import torch
 
 from compatfix.errors import UsageError
 from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench, chosen
-from compatfix.validate.bf16 import compare_with_margins
+from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
 from compatfix.validate.entries import TreeError
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import run_measure
+from compatfix.validate.noisy_faults import run_noisy_faults
 from compatfix.validate.plain import text_config
 from compatfix.validate.sampler import Sampler
 from compatfix.validate.tally import histogram, per_position
@@ -89,7 +90,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
         draft=draft.to(device).eval(),
         block=int(block),
         mask=int(mask),
-        plain_tokens=range(1, min(int(mask), text_config(target).vocab_size)),
+        plain_tokens=_without_mask(int(mask), int(text_config(target).vocab_size)),
         seed=args["seed"],
     )
     bench.prompts = _tokenised(target_dir, args.get("texts") or ())
@@ -98,16 +99,24 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     return bench
 
 
+def _without_mask(mask: int, vocabulary: int) -> range:
+    """The longer side of the vocabulary, seen from the mask token."""
+    return range(1, min(mask, vocabulary)) if mask > vocabulary // 2 else range(mask + 1, vocabulary)
+
+
 def run_weights(bench: Bench, args: dict[str, Any], report: Callable[[str, int, int], None]) -> dict[str, Any]:
     """Real target, real draft: losslessness with margins, and accepted lengths. Watched, so that nothing is timed."""
     assert isinstance(bench, WeightsBench)
-    table = compare_with_margins(
-        bench, bench.modes(args["budgets"]), _prompts(bench, args), args["tokens"], None, report, "weights"
-    )
+    prompts, modes = _prompts(bench, args), bench.modes(args["budgets"])
+    table = compare_with_noise(bench, modes, prompts, args["tokens"], None, report, "weights")
     for row in table["modes"]:
         _summarise(row)
     device = next(bench.target.parameters()).device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    # A tree shows everything that a chain shows, and a larger one has more siblings.
+    shown = max(modes, key=lambda mode: mode.budget or 0)
+    broken = any(row["error"] for row in table["modes"])
+    table["faults"] = [] if broken else run_noisy_faults(bench, shown, prompts, None, report)
     has_tokenizer = bool(bench.prompts)
     return {**table, "device": name, "surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
 
