@@ -59,7 +59,7 @@ class Seen:
     wrong: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, bench: Bench, run: Run, exact: nn.Module | None, *, nodes: bool, drafts: bool) -> None:
-        """Enters one generation. `exact` is the draft in float32, None where there is no room for it."""
+        """Enters one generation. `exact` is the draft in a larger dtype, None where there is no room."""
         if nodes:
             self.errors["logits"] += spread(node_errors(bench, run, NODE_ROUNDS, NODE_PATHS))
         features = feature_errors(bench, run)
@@ -161,10 +161,11 @@ def measured_noise(bench: Bench, texts: Sequence[PlainText]) -> Noise:
 
 
 def exact_draft(bench: Bench) -> nn.Module | None:
-    """The draft in float32, the yardstick of its rounding; None where it does not fit beside the others."""
+    """The draft in a larger dtype, the yardstick of its rounding; None where it does not fit beside the others."""
+    larger = torch.float64 if next(bench.draft.parameters()).dtype == torch.float32 else torch.float32
     try:
-        return copy.deepcopy(bench.draft).float()
-    except (RuntimeError, MemoryError):
+        return copy.deepcopy(bench.draft).to(larger)
+    except (RuntimeError, TypeError, MemoryError):
         return None
 
 

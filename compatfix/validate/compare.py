@@ -192,7 +192,7 @@ def draft_cache_difference(bench: Bench, run: Run) -> tuple[bool, dict[str, Any]
 
 
 def draft_errors(bench: Bench, run: Run, exact: nn.Module) -> tuple[list[float], list[float]] | dict[str, Any] | None:
-    """How far the last draft's output is off the draft in float32 (`exact`), by row, and how far its replay is.
+    """How far the last draft's output is off the draft in a larger dtype (`exact`), by row, and how far its replay is.
 
     Relative to the largest entry. A dict says what is wrong with the draft's cache; None: nothing can be compared.
     """
@@ -216,7 +216,7 @@ def _stored(run: Run) -> dict[str, Any] | None:
 
 
 def replayed(bench: Bench, run: Run, exact: nn.Module | None = None) -> Tensor | None:
-    """What the draft (or `exact`, a copy in float32) says without a cache of its own: (1, Q, H) in float32.
+    """What the draft (or `exact`, a copy in a larger dtype) says without a cache of its own: (1, Q, H).
 
     None where the text could not be followed, nothing was drafted, or the draft cannot be called in this other way.
     """
@@ -236,8 +236,9 @@ def replayed(bench: Bench, run: Run, exact: nn.Module | None = None) -> Tensor |
         if name in arguments:
             arguments[name] = _fresh_cache()
     if exact is not None:
+        dtype = next(exact.parameters()).dtype
         arguments = {
-            k: v.float() if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in arguments.items()
+            k: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in arguments.items()
         }
         through = None if through is None else functools.partial(through.func, exact)
         real = exact.forward
@@ -247,7 +248,7 @@ def replayed(bench: Bench, run: Run, exact: nn.Module | None = None) -> Tensor |
     except Exception:
         return None
     states = output if isinstance(output, Tensor) else output[0]
-    return states.detach().float()
+    return states.detach().double() if states.dtype == torch.float64 else states.detach().float()
 
 
 def _fresh_cache() -> Any:

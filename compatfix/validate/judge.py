@@ -225,12 +225,15 @@ def _not_exercised(data: CodeData) -> list[Finding]:
         if not tally["drafts_checked"] and tally["profile"] == "oracle":
             missing.append(f"{name}: the draft was not replayed without its cache")
     for mode in dict.fromkeys(tally["mode"] for tally in data.modes):
-        accepted = {kind: _sum(data, mode, kind) for kind in ("full", "partial", "zero")}
+        # One drafted token is accepted or not.
+        kinds = ("full", "zero") if mode == "tree-1" or data.subject.get("block") == 2 else ("full", "partial", "zero")
+        accepted = {kind: _sum(data, mode, kind) for kind in kinds}
         name = _name(data, mode)
         missing += [f"{name}: {kind} acceptance never occurred" for kind, count in accepted.items() if not count]
         seen = data.exercised.get(mode, {})
         missing += [f"{name}: {situation} never occurred" for situation in SITUATIONS if not seen.get(situation)]
     missing += [f"not judged: {name}" for name in data.subject.get("not_judged", ())]
+    missing += [text for mode in dict.fromkeys(tally["mode"] for tally in data.modes) for text in _shapes(data, mode)]
     missing += _lengths(data)
     missing += _too_small(data)
     missing += _slow_baseline(data)
@@ -238,6 +241,25 @@ def _not_exercised(data: CodeData) -> list[Finding]:
         missing.append("bf16 was not run")
     missing += unchecked("bf16", data.bf16)
     return [Finding("CF903", "error", "measured", text) for text in missing]
+
+
+SHAPES = {
+    "siblings": "no tree with siblings was verified",
+    "whole budget": "no tree used its whole budget",
+    "whole depth": "no tree was as deep as the block",
+    "path off the first child": "no accepted path left the first child",
+    "path of whole depth": "no path was accepted to the depth of the block",
+}
+
+
+def _shapes(data: CodeData, mode: str) -> list[str]:
+    """Shapes of trees that a mode must have verified, and has not; a tree of one node can have none but its own."""
+    kind, _, budget = mode.partition("-")
+    tallies = [tally for tally in data.modes if tally["mode"] == mode]
+    if kind != "tree" or not tallies:
+        return []
+    wanted = [shape for shape in SHAPES if int(budget) > 1 or not shape.startswith(("siblings", "path off"))]
+    return [f"{mode}: {SHAPES[shape]}" for shape in wanted if not any(tally["shapes"][shape] for tally in tallies)]
 
 
 def _sum(data: CodeData, mode: str, kind: str) -> int:

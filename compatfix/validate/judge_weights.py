@@ -11,6 +11,8 @@ from compatfix.validate.judge_noise import corrupted_checks, unchecked
 from compatfix.validate.judge_speed import judge_draft, judge_speed
 from compatfix.validate.raised import raised
 
+FEWEST_FAULTS = 4
+
 OTHERS: tuple[Scope, ...] = ("draft", "speed")
 
 
@@ -83,7 +85,7 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         weights = ScopeVerdict("weights", "undecided", missing[0] + more)
     else:
-        caught = sum(bool(fault["caught"]) for fault in result.get("faults", ()))
+        caught = sum(bool(fault["caught"]) for fault in result["faults"])
         planted = f"; {caught} planted faults caught" if caught else ""
         weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}{planted}")
     # What is timed afterwards takes the place of both (judge_speed.with_measured).
@@ -91,12 +93,16 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
 
 
 def _unseen(result: Mapping[str, Any]) -> list[str]:
-    """Faults planted on these very weights that no comparison saw."""
-    return [
+    """Faults planted on these very weights that no comparison saw; and too few of them."""
+    planted = [fault for fault in result["faults"] if fault["applicable"]]
+    missing = [
         f"planted fault not seen on real weights: {fault['name']} ({fault['what']})"
-        for fault in result.get("faults", ())
-        if fault["applicable"] and not fault["caught"]
+        for fault in planted
+        if not fault["caught"]
     ]
+    if len(planted) < FEWEST_FAULTS:
+        missing.append(f"only {len(planted)} faults could be planted on real weights, {FEWEST_FAULTS} are needed")
+    return missing
 
 
 def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:

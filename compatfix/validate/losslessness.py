@@ -133,8 +133,10 @@ def enter_counts(tally: Tally, run: Run, block: int, budget: int | None) -> None
 
 
 def _shapes(forward: Forward, path: list[int], deepest: int, block: int, budget: int | None) -> dict[str, bool]:
-    """Which of `tally.SHAPES` a verified tree and the path accepted of it have. Nodes come in the order of their drafts'
-    likelihood, so the first child of a node is its likeliest."""
+    """Which of `tally.SHAPES` a verified tree and the path accepted of it have.
+
+    Nodes come in the order of their likelihood, so the first child of a node is its likeliest.
+    """
     parents = forward.parents
     first: dict[int, int] = {}
     for node, parent in enumerate(parents):
@@ -142,7 +144,8 @@ def _shapes(forward: Forward, path: list[int], deepest: int, block: int, budget:
     whole = min(block - 1, budget or block - 1)
     return {
         "siblings": len(first) < len(parents),
-        "whole budget": budget is not None and len(parents) - 1 == budget,
+        # Some count the root in.
+        "whole budget": budget is not None and len(parents) >= budget,
         "whole depth": deepest == whole,
         "path off the first child": any(first[parents[node]] != node for node in path[1:]),
         "path of whole depth": deepest == whole and len(path) - 1 == whole,

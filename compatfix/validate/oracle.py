@@ -27,12 +27,14 @@ class Profile:
     """How often the true token has which rank.
 
     `ranks` are the chances of rank 1, 2, 3; the rest of the time the true token is not among the candidates.
-    `wrong_at` names block positions (from 1) that are wrong, cycling by round: the rejections are forced.
+    `wrong_at` names block positions (from 1) that are wrong, cycling by round: the rejections are forced. `wanted` are
+    the logits of the three candidates: a draft that is sure makes trees that are deep instead of wide.
     """
 
     name: str
     ranks: tuple[float, ...] = (0.7, 0.15, 0.08)
     wrong_at: tuple[int, ...] = ()
+    wanted: tuple[float, ...] = WANTED
 
     def rank(self, position: int, slot: int, round_index: int, seed: int) -> int | None:
         """Rank (0, 1, 2) or None for a token `slot` places ahead, at absolute `position`.
@@ -52,6 +54,7 @@ class Profile:
 
 ORACLE = Profile("oracle")
 ALWAYS = Profile("always right", ranks=(1.0,))
+SURE = Profile("always right and sure", ranks=(1.0,), wanted=(16.0, 4.0, 3.0))
 NEVER = Profile("never right", ranks=())
 PARTIAL = Profile("forced rejections", wrong_at=(3, 1, 5, 2, 7, 4))
 
@@ -102,11 +105,11 @@ class Head:
         """The token whose embedding this is. By direction, so that a scale outside the module does not matter."""
         return int((self._rows @ torch.nn.functional.normalize(row.float(), dim=-1)).argmax())
 
-    def states(self, candidates: Sequence[Sequence[int]]) -> Tensor:
-        """(n, H): the smallest states whose head logits for the candidates of each row are `WANTED`."""
+    def states(self, candidates: Sequence[Sequence[int]], logits: Sequence[float] = WANTED) -> Tensor:
+        """(n, H): the smallest states whose head logits for the candidates of each row are `logits`."""
         index = torch.tensor(candidates, device=self.weight.device)
         rows = self.weight[index]  # (n, 3, H)
-        wanted = torch.tensor(WANTED, device=rows.device)[: index.shape[1]] - self.bias.to(rows.device)[index]
+        wanted = torch.tensor(logits, device=rows.device)[: index.shape[1]] - self.bias.to(rows.device)[index]
         gram = rows @ rows.transpose(-1, -2)
         states: Tensor = (rows.transpose(-1, -2) @ torch.linalg.solve(gram, wanted[..., None]))[..., 0]
         return states
@@ -145,7 +148,7 @@ class Oracle:
             true = following[slot - 1] if slot <= len(following) else None
             rank = None if true is None else self.profile.rank(position, slot, round_index, self._seed + self._salt)
             candidates.append(self._candidates(true, rank, position))
-        return self._head.states(candidates)
+        return self._head.states(candidates, self.profile.wanted)
 
     def _candidates(self, true: int | None, rank: int | None, position: int) -> list[int]:
         draw = random.Random((self._seed + self._salt) * 7_919 + position)

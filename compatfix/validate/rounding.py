@@ -5,7 +5,7 @@ Where a model rounds, plain decoding does not even agree with itself: with and w
 of quantity on the same texts. Rounding scatters both alike. A fault moves either every value a little (the mean tells)
 or a few values a lot (the largest tells), so each is held against its own bound:
 
-    mean(errors)    <= 2 * max(mean(noise),    unit / 8)
+    mean(errors)    <= 1.5 * max(mean(noise),    unit / 8)
     largest(errors) <= 3 * max(largest(noise), unit)
 
 `unit` is the spacing of the dtype at the size of the quantity. It is a floor for models whose plain decoding agrees
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MEAN_FACTOR, LARGEST_FACTOR = 2.0, 3.0
+MEAN_FACTOR, LARGEST_FACTOR = 1.5, 3.0
 MEAN_FLOOR = 0.125
 TOKEN_FACTOR = 2.0
 # A mean over fewer values says little.

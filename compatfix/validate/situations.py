@@ -11,7 +11,7 @@ from typing import Any
 
 from compatfix.validate.bench import LOOP, Bench, Mode, Run
 from compatfix.validate.losslessness import compare_one, warm_up
-from compatfix.validate.oracle import ALWAYS, ORACLE, PARTIAL, Profile
+from compatfix.validate.oracle import ALWAYS, ORACLE, PARTIAL, SURE, Profile
 from compatfix.validate.plain import text_config
 from compatfix.validate.references import Reference, make_reference
 from compatfix.validate.tally import Tally, new_tally, stopped
@@ -76,6 +76,9 @@ def _full(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference
         before = tally["accepted"]["full"]
         _run(bench, mode, tally, reference, 32, where="full acceptance")
         seen["full acceptance"] = seen.get("full acceptance", 0) + tally["accepted"]["full"] - before
+    # A tree spreads its nodes over siblings unless the draft is sure: only then it is as deep as the block.
+    if mode.kind == "tree" and references and not stopped(tally):
+        _run(bench, mode, tally, references[0], 32, where="acceptance of whole depth", profile=SURE)
 
 
 def _stop(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
@@ -151,10 +154,11 @@ def _run(
     stops: Sequence[int] | None = (),
     mask: int | None = None,
     where: str,
+    profile: Profile = ALWAYS,
 ) -> Run:
     tally["planned"] += 1
     tally["tokens_planned"] += tokens
-    return compare_one(bench, mode, tally, reference, tokens, ALWAYS, mask=mask, stops=stops, where=where)
+    return compare_one(bench, mode, tally, reference, tokens, profile, mask=mask, stops=stops, where=where)
 
 
 def _first_occurrence(reference: Reference) -> int | None:

@@ -11,8 +11,8 @@ MAX_DIFFERENCES = 3
 
 Tally = dict[str, Any]
 
-# Trees that were verified: with siblings, as large as the budget, as deep as the block; and accepted paths that left the
-# likeliest child, or reached that depth.
+# Trees that were verified: with siblings, as large as the budget, as deep as the block; and paths that were accepted:
+# off the likeliest child, as deep as that.
 SHAPES = ("siblings", "whole budget", "whole depth", "path off the first child", "path of whole depth")
 
 

@@ -6,13 +6,15 @@ import math
 import random
 from typing import Any
 
-from compatfix.validate.tally import new_tally
+from compatfix.validate.tally import SHAPES, new_tally
 
 
 def tally(mode: str, profile: str = "oracle", **changes: Any) -> dict[str, Any]:
     made = new_tally(mode, profile, 24, 64)
     made.update(run=24, same=24, tokens=24 * 64, features_checked=24, forwards=400, tokens_planned=24 * 64)
     made["accepted"] = {"full": 1, "partial": 9, "zero": 3}
+    made["drafts_checked"] = 8
+    made["shapes"] = dict.fromkeys(SHAPES, 2) if mode.startswith("tree") else made["shapes"]
     return {**made, **changes}
 
 
@@ -22,13 +24,26 @@ def refusal(message: str, start_up: bool = False) -> dict[str, Any]:
 
 
 def weights_row(mode: str, **changes: Any) -> dict[str, Any]:
-    row = {"mode": mode, "run": 8, "same": 8, "differences": [], "error": None}
+    row = {"mode": mode, "run": 8, "same": 8, "differences": [], "error": None, "checks": checks()}
     return {**row, "accepted_length": 3.2, "forwards_per_token": 0.3, **changes}
 
 
 def weights_result(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
     result = {"modes": list(rows), "surplus": [], "prompts": 8, "dtype": "bfloat16", "noise": 0.25, "device": "cpu"}
-    return {**result, **changes}
+    return {**result, "faults": [planted(f"fault {i}") for i in range(4)], **changes}
+
+
+def checks(**why: str | None) -> dict[str, Any]:
+    """What was compared beside tokens, all within rounding but what `why` names."""
+    noise = {"count": 64, "mean": 0.1, "largest": 0.25}
+    return {
+        name: {"count": 64, "mean": 0.1, "largest": 0.2, "noise": noise, "unit": 0.1, "why": why.get(name)}
+        for name in ("logits", "features", "draft")
+    }
+
+
+def planted(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "what": name, "mode": "tree-16", "applicable": True, "caught": True, **changes}
 
 
 def differing(*behind: float, kind: str = "rounding") -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from compatfix.validate.judge import SITUATIONS, CodeData, describe_difference, judge_code
 from compatfix.validate.tally import add_lengths, mean_length, merge
-from tests.validate.made import refusal, tally
+from tests.validate.made import checks, refusal, tally
 
 DIFFERENCE = {
     "prompt": 3, "where": "", "index": 7, "got": 11, "expected": 12, "margin": 0.62,
@@ -29,7 +29,7 @@ def reference(**changes: Any) -> dict[str, Any]:
 
 def bf16(*differences: dict[str, Any]) -> dict[str, Any]:
     row = {"mode": "chain", "run": 4, "same": 4 - len(differences), "differences": list(differences), "error": None}
-    return {"noise": 0.25, "modes": [row]}
+    return {"noise": 0.25, "prompts": 4, "modes": [{**row, "checks": checks()}]}
 
 
 GOOD = CodeData(

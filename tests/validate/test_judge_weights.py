@@ -30,7 +30,10 @@ def test_real_weights_are_judged_by_scope():
         "draft": "passed",
         "speed": "unmeasured",
     }
-    assert scopes["weights"].reason == "loads completely; 8 of 8 texts equal plain decoding in every mode (bfloat16)"
+    assert (
+        scopes["weights"].reason
+        == "loads completely; 8 of 8 texts equal plain decoding in every mode (bfloat16); 4 planted faults caught"
+    )
     assert scopes["speed"].reason == "nothing was timed"
 
 
@@ -40,7 +43,7 @@ def test_texts_that_differ_by_rounding_are_counted_in_the_worst_mode():
     assert scope.status == "passed"
     assert scope.reason == (
         "loads completely; at least 6 of 8 texts equal plain decoding in every mode (bfloat16); in tree-32 2 differ by "
-        "rounding only (largest margin 0.21 in any mode, noise 0.25)"
+        "rounding only (largest margin 0.21 in any mode, noise 0.25); 4 planted faults caught"
     )
 
 

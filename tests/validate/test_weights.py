@@ -29,7 +29,7 @@ def test_a_complete_checkpoint_is_lossless_and_measured(checkpoint):
     assert all(row["same"] == 3 for row in answer["result"]["modes"])
     scopes, _ = judge_weights("weights", True, answer, None)
     verdicts = {scope.scope: scope.status for scope in scopes}
-    assert verdicts["weights"] == "passed"
+    assert verdicts["weights"] == "passed", scopes[1].reason
     assert "3 of 3 texts equal plain decoding in every mode (float32)" in scopes[1].reason
     # A random draft is worth nothing, and a watched run is not timed.
     assert verdicts["draft"] == "failed"
