@@ -26,6 +26,7 @@ from compatfix.options import (
     format_option,
     github_format_option,
     ignore_option,
+    long_run_option,
     memory_option,
     prompt_file_option,
     python_option,
@@ -209,6 +210,7 @@ def validation_options(command: Any) -> Any:
             *sampling_options,
             *entry_options,
             repetitions_option,
+            long_run_option,
             click.option(
                 "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."
             ),
@@ -351,6 +353,7 @@ def _validation_options(options: dict[str, Any]) -> ValidationOptions:
     if prompt_file is not None and options["on"] != "weights":
         raise UsageError("--prompt-file needs --on weights: a tiny random model has no language to be prompted in")
     texts = () if prompt_file is None else read_prompts(prompt_file)
+    options["long_run"] = options["long_run"] or 0
     return ValidationOptions(**_worker_options(options), texts=texts)
 
 

@@ -32,6 +32,7 @@ class ValidationOptions:
     With a `temperature` (above 0), sampling is judged too: `samples` texts per mode, `top_p` 1 and `top_k` 0 for none.
     `texts` are the prompts for real weights; without any, a few of the tool's own. Each is timed `repetitions` times
     in every mode, 0 for not at all.
+    `long_run` above 0 is the length of one more text per mode, on the tiny model.
     """
 
     on: Literal["tiny", "weights"] = "tiny"
@@ -51,6 +52,7 @@ class ValidationOptions:
     arguments: tuple[str, ...] = ()
     result: str | None = None
     repetitions: int = 3
+    long_run: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def judge(
         arguments=options.arguments,
         result=options.result,
         repetitions=options.repetitions,
+        long_run=options.long_run,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
     try:
@@ -154,6 +157,7 @@ def judge(
             *_what_ran(versions, outcome.sections.get("validation", {})),
             *_what_was_sampled(outcome.sections),
             *what_was_timed(outcome.sections),
+            *_how_it_drifted(outcome.sections),
         ),
         findings=findings,
         verdict=Verdict(scopes),
@@ -186,6 +190,15 @@ def _what_was_sampled(sections: Mapping[str, Any]) -> tuple[Statement, ...]:
     told = ", ".join(f"{row['mode']} {row['status']} ({row['tokens']} tokens)" for row in section["modes"])
     text = f"sampling at {section['sampler']} against the target's exact chances: {told}"
     return (Statement("what was run", "sampling", text, "measured", section["modes"]),)
+
+
+def _how_it_drifted(sections: Mapping[str, Any]) -> tuple[Statement, ...]:
+    from compatfix.validate.judge_long_run import praise_long_run
+
+    section = sections.get("long_run")
+    if section is None:
+        return ()
+    return (Statement("what was run", "long run", praise_long_run(section), "measured", section["modes"]),)
 
 
 def check_input(target: str, draft: str | None, on: str) -> None:

@@ -177,4 +177,10 @@ entry_options = (
         help="Where an entry point's result holds the output ids; :new if they come without the prompt.",
     ),
 )
+long_run_option = click.option(
+    "--long-run",
+    type=click.IntRange(64),
+    metavar="N",
+    help="One text of N tokens per mode too (2048, say): does the state drift? On the tiny model.",
+)
 dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")

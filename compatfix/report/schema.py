@@ -277,6 +277,24 @@ _SECTIONS: dict[str, Schema] = {
     "faults": _list(_ref("Fault")),
     "bf16": _ref("WithMargins"),
     "sampling": _object({"sampler": _TEXT, "alarm": _NUMBER, "limit": _NUMBER, "modes": _list(_ref("Sampled"))}),
+    "long_run": _object(
+        {
+            "tokens": _COUNT,
+            "prompt_length": _COUNT,
+            "unit": _NUMBER,
+            "noise": _list(_object({"state": _NUMBER, "logits": _NUMBER})),
+            "modes": _list(
+                _object(
+                    {
+                        "mode": _TEXT,
+                        "produced": _COUNT,
+                        "same": {"type": "boolean"},
+                        "points": _list({"type": "object"}),
+                    }
+                )
+            ),
+        }
+    ),
     "weights": _ref("WithMargins"),
     "measured": _object(
         {

@@ -139,6 +139,28 @@ def _sampling(section: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("Sampling against the target's exact chances", columns, rows, note)
 
 
+def _long_run(section: Mapping[str, Any]) -> Iterator[Table]:
+    from compatfix.validate.judge_long_run import bounds
+
+    allowed = bounds(section)
+    rows = tuple(
+        (
+            row["mode"],
+            str(p["committed"]),
+            *(_off(n) for n in (p["state"], own["state"], state, p["logits"], own["logits"], logits)),
+        )
+        for row in section["modes"]
+        for p, own, state, logits in zip(row["points"], section["noise"], allowed.state, allowed.logits, strict=False)
+    )
+    columns = ("mode", "tokens", "state", "its noise", "allowed", "logits", "their noise", "allowed")
+    note = "distance from plain decoding; noise is plain decoding's distance from itself at that length"
+    yield Table(f"One text of {section['tokens']} tokens", columns, rows, note, brief=False)
+
+
+def _off(number: float | None) -> str:
+    return "–" if number is None else f"{number:.1e}"
+
+
 def _weights(section: Mapping[str, Any]) -> Iterator[Table]:
     rows = tuple(
         (
@@ -195,6 +217,7 @@ _BUILDERS: dict[str, Build] = {
     "faults": _faults,
     "bf16": _bf16,
     "sampling": _sampling,
+    "long_run": _long_run,
     "patch": _patch,
     "baseline": _baseline,
 }

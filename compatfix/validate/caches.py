@@ -47,13 +47,17 @@ class Slot:
 
 @dataclass(frozen=True)
 class CacheDifference:
-    """The first tensor in which two caches differ, in the order of layers."""
+    """By how much one tensor of two caches differs; infinitely where it cannot be compared."""
 
     layer: int
     tensor: str
     largest: float
     scale: float
     note: str = ""
+
+    @property
+    def relative(self) -> float:
+        return self.largest / max(1.0, self.scale)
 
 
 def slots(cache: Any) -> Iterator[Slot]:
@@ -86,7 +90,12 @@ def snapshot(cache: Any) -> dict[tuple[int, str, Any], Tensor]:
 def first_difference(
     seen: Mapping[tuple[int, str, Any], Tensor], plain: Any, length: int, tolerance: float
 ) -> CacheDifference | None:
-    """Compares a snapshot with the cache of plain decoding of the same `length` tokens.
+    """The first tensor, in the order of layers, that is further off than `tolerance`."""
+    return next((found for found in differences(seen, plain, length) if found.relative > tolerance), None)
+
+
+def differences(seen: Mapping[tuple[int, str, Any], Tensor], plain: Any, length: int) -> Iterator[CacheDifference]:
+    """Compares a snapshot with the cache of plain decoding of the same `length` tokens, tensor by tensor.
 
     A sliding layer may store its window only, a recording layer more history than is needed: the common tail counts.
     Keys and values that are too short or too long otherwise are a difference of their own.
@@ -95,24 +104,26 @@ def first_difference(
         other = seen.get(_key(slot))
         expected = slot.tensor[:1].float()
         if other is None:
-            return CacheDifference(slot.layer, slot.name, float("inf"), 0.0, "missing")
+            yield CacheDifference(slot.layer, slot.name, float("inf"), 0.0, "missing")
+            continue
         got = other[:1].float()
         axis = -2 if slot.is_sequence else -1
         wants_all = slot.is_sequence and expected.shape[axis] == length
         if wants_all and got.shape[axis] != length:
             note = f"{got.shape[axis]} tokens stored, {length} committed"
-            return CacheDifference(slot.layer, slot.name, float("inf"), 0.0, note)
+            yield CacheDifference(slot.layer, slot.name, float("inf"), 0.0, note)
+            continue
         if expected.shape != got.shape:
             common = min(expected.shape[axis], got.shape[axis])
             expected = expected.narrow(axis, expected.shape[axis] - common, common)
             got = got.narrow(axis, got.shape[axis] - common, common)
         if expected.shape != got.shape:
-            return CacheDifference(slot.layer, slot.name, float("inf"), 0.0, "another shape")
+            yield CacheDifference(slot.layer, slot.name, float("inf"), 0.0, "another shape")
+            continue
         scale = float(expected.abs().max())
-        largest = float((expected - got).abs().max())
-        if largest > tolerance * max(1.0, scale):
-            return CacheDifference(slot.layer, slot.name, largest, scale)
-    return None
+        # What is not a number compares as equal to everything.
+        largest = float((expected - got).abs().nan_to_num(float("inf")).max())
+        yield CacheDifference(slot.layer, slot.name, largest, scale)
 
 
 def cache_argument(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -1,8 +1,8 @@
 """The worker's side: one task of a validation in one fork, JSON in and JSON out.
 
 Tasks: "losslessness" (a share of the prompts), "situations", "faults", "bf16", "smoke" (a rung of the ladder),
-"weights", "sampling" (a share of the modes), "measure" (timed, alone on the machine). The front runs several of the
-others side by side and puts their results together.
+"weights", "sampling" (a share of the modes), "long-run", "measure" (timed, alone on the machine). The front runs
+several of the others side by side and puts their results together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from compatfix.introspect.classes import NoClass
 from compatfix.introspect.tiny import TinyError
-from compatfix.validate import bf16, faults, losslessness, sampled, situations, weights
+from compatfix.validate import bf16, faults, long_run, losslessness, sampled, situations, weights
 from compatfix.validate.bench import Bench, Mode, build_bench
 from compatfix.validate.entries import TreeError
 from compatfix.validate.judge_sampling import ALARM, MODES
@@ -94,6 +94,10 @@ def _sampling(bench: Bench, args: Args, progress: Progress) -> dict[str, Any]:
     return {"sampler": str(sampler), **found}
 
 
+def _long_run(bench: Bench, args: Args, progress: Progress) -> dict[str, Any]:
+    return long_run.run_long(bench, bench.modes(args["budgets"]), args["tokens"], progress)
+
+
 def _smoke(bench: Bench, args: Args, progress: Progress) -> dict[str, Any]:
     """A few prompts in every mode, to the first exception: the experience of whoever starts the code."""
     modes: list[Mode] = bench.modes(args["budgets"][:1])
@@ -119,6 +123,7 @@ TASKS: dict[str, Callable[[Bench, Args, Progress], dict[str, Any]]] = {
     "weights": weights.run_weights,
     "measure": weights.run_timed,
     "sampling": _sampling,
+    "long-run": _long_run,
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from compatfix.codes import CODES
 from compatfix.model import Finding, Location, ScopeVerdict
 from compatfix.validate.judge_noise import corrupted_checks, unchecked
+from compatfix.validate.judge_long_run import open_long_run, praise_long_run, wrong_long_run
 from compatfix.validate.judge_sampling import open_sampling, praise_sampling, wrong_sampling
 from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
@@ -46,6 +47,7 @@ class CodeData:
     errors: Sequence[Finding] = ()
     skipped: Sequence[str] = ()
     sampling: Mapping[str, Any] | None = None
+    long_run: Mapping[str, Any] | None = None
 
 
 def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
@@ -60,13 +62,19 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
         *_drafts(data),
         *_bf16(data),
         *wrong_sampling(data.sampling),
+        *wrong_long_run(data.long_run),
     ]
     notes = _notes(data)
     failed = [finding for finding in wrong if finding.level == "error"]
     if failed:
         step = failed[0].fix or CODES[failed[0].code].do or None
         return ScopeVerdict("code", "failed", failed[0].message, step), (*wrong, *notes)
-    open_questions = [*_not_exercised(data), *_faults(data), *open_sampling(data.sampling)]
+    open_questions = [
+        *_not_exercised(data),
+        *_faults(data),
+        *open_sampling(data.sampling),
+        *open_long_run(data.long_run),
+    ]
     if open_questions:
         first = open_questions[0]
         more = f" (and {len(open_questions) - 1} more)" if len(open_questions) > 1 else ""
@@ -352,6 +360,7 @@ def _praise(data: CodeData) -> str:
             f"{caught} planted faults caught",
             f"worst node {worst:.1g} off",
             *([praise_sampling(data.sampling)] if data.sampling is not None else []),
+            *([praise_long_run(data.long_run)] if data.long_run is not None else []),
         ]
     )
 

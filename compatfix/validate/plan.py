@@ -32,7 +32,7 @@ BF16_PROMPTS, BF16_TOKENS = 4, 24
 LADDER_TOKENS = 24
 # Share of the time limit after which no further repetition is begun.
 TIMED_SHARE = 0.8
-CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling")
+CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling", "long-run")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class ValidateRequest:
     texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `result` are what the user
     said of entry points, as `roles.parse_choices` reads it. `texts` are the prompts for real weights, in place of
     a few; `repetitions` is how often each is timed in every mode, 0 for not at all.
+    `long_run` above 0 is the length of one more text per mode, on the tiny model.
     """
 
     tree: str
@@ -72,6 +73,7 @@ class ValidateRequest:
     arguments: tuple[str, ...] = ()
     result: str | None = None
     repetitions: int = 3
+    long_run: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ def _tasks(request: ValidateRequest) -> list[_Task]:
         # A task for each mode: a time limit that is enough for one need not be for all.
         size = {"texts": request.samples, "shares": MODES}
         tasks += [_Task("sampling", {**sampler, **size, "share": share}) for share in range(MODES)]
+    if request.long_run:
+        tasks.append(_Task("long-run", {"tokens": request.long_run}))
     if request.on == "weights":
         own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts)}
         tasks.append(_Task("weights", {**own, "tokens": request.tokens}))
@@ -302,6 +306,7 @@ def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
         errors=tuple(errors.values()),
         skipped=tuple(dict.fromkeys(runner.skipped)),
         sampling=_sampling(results),
+        long_run=next((a["result"] for a in results.get("long-run", ()) if a["result"]), None),
     )
 
 
@@ -337,6 +342,8 @@ def _sections(request: ValidateRequest, data: CodeData, results: Mapping[str, li
     }
     if data.bf16 is not None:
         sections["bf16"] = data.bf16
+    if data.long_run is not None:
+        sections["long_run"] = data.long_run
     if data.sampling is not None:
         rows = [{**row, "status": status(row)} for row in data.sampling["modes"]]
         sections["sampling"] = {**data.sampling, "alarm": ALARM, "limit": LIMIT, "modes": rows}
