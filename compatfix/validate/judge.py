@@ -12,8 +12,8 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Location, ScopeVerdict
-from compatfix.validate.judge_noise import corrupted_checks, unchecked
 from compatfix.validate.judge_long_run import open_long_run, praise_long_run, wrong_long_run
+from compatfix.validate.judge_noise import corrupted_checks, unchecked
 from compatfix.validate.judge_sampling import open_sampling, praise_sampling, wrong_sampling
 from compatfix.validate.raised import raised, state_text
 from compatfix.validate.tally import Tally
