@@ -256,7 +256,7 @@ _TABLE = (
          "What was generated cannot be compared with anything.",
          "name the field: --result FIELD, or --result FIELD:new where it holds only the new tokens"),
     Code("CF990", "no-speed-up", "note", "speculation is no faster than plain decoding here",
-         "Target forwards per token and stage times are compared in one run.",
+         "Decode time per token is compared prompt by prompt, in interleaved runs, with a noise floor.",
          "A draft or tree that costs more than it saves.",
          "compare chain and tree budgets in the report"),
 )  # fmt: skip

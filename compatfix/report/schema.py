@@ -183,7 +183,7 @@ _SHAPES: dict[str, Schema] = {
             **dict.fromkeys(("prefill_speed_up", "prefill_low", "prefill_high"), _NUMBER),
             "prefill_difference": _DIFFERENCE,
             **dict.fromkeys(("accepted_length", "tokens_per_round", "forwards_per_token"), _NUMBER),
-            **dict.fromkeys(("draft_forwards_per_token", "reads_per_round", "peak_bytes", "watch_cost"), _NUMBER),
+            **dict.fromkeys(("draft_forwards_per_token", "reads_per_round", "peak_bytes"), _NUMBER),
             "histogram": _HISTOGRAM,
             "per_position": _SHARES,
             "read_places": _map(_COUNT),

@@ -29,7 +29,9 @@ def timing_tables(section: Mapping[str, Any]) -> Iterator[Table]:
 
 def method(section: Mapping[str, Any]) -> str:
     """How it was measured, in a line."""
-    threads = f" ({section['threads']} threads)" if section["device_kind"] == "cpu" else ""
+    threads = (
+        f" ({section['threads']} thread{'s' * (section['threads'] > 1)})" if section["device_kind"] == "cpu" else ""
+    )
     floor = section["floor"]
     together = f"{section['level']:.1%} intervals over the prompts (95% for all comparisons together)"
     text = (

@@ -16,7 +16,7 @@ import torch
 
 from compatfix.introspect.classes import NoClass
 from compatfix.introspect.tiny import TinyError
-from compatfix.validate import bf16, faults, long_run, losslessness, sampled, situations, weights
+from compatfix.validate import bf16, faults, long_run, losslessness, measure, sampled, situations, weights
 from compatfix.validate.bench import Bench, Mode, build_bench
 from compatfix.validate.entries import TreeError
 from compatfix.validate.judge_sampling import ALARM, MODES
@@ -41,9 +41,8 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
     began = time.perf_counter()
     task = args["task"]
     answer: dict[str, Any] = {"task": task, "subject": None, "result": None, "error": None}
-    if task != "measure":
-        # Several tasks run side by side; what is timed runs alone, on as many threads as in use.
-        torch.set_num_threads(int(args.get("threads", 1)))
+    # Several tasks run side by side; what is timed runs alone, on as many threads as in use.
+    torch.set_num_threads(args.get("threads") or (measure.threads_in_use() if task == "measure" else 1))
     try:
         progress(f"{task}: building models")
         bench = _bench(args, progress)

@@ -8,6 +8,7 @@ gone before decoding begins.
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,6 +125,15 @@ def run_measure(
     }
 
 
+def threads_in_use() -> int:
+    """As many as a script would get: OMP_NUM_THREADS, or else the processors that this process may use."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+
+
 def stop_tokens(target: nn.Module) -> list[int]:
     """What ends a text of this target in use: its generation config's tokens, or else its config's."""
     for config in (getattr(target, "generation_config", None), text_config(target)):
@@ -230,12 +240,11 @@ def _sampling(bench: Bench, mode: Mode, settings: Settings) -> Mapping[str, floa
 def _counted(bench: Bench, contender: Contender, settings: Settings) -> dict[str, Any]:
     """Rounds and forwards on every prompt under watch, reads and peak memory on the first without one."""
     row: dict[str, Any] = {"mode": contender.name, "tokens": 0, "rounds": 0, "target_forwards": 0, "draft_forwards": 0}
-    row |= {"lengths": [], "seconds": 0.0, "reads_per_round": None, "read_places": {}, "peak_bytes": None}
+    row |= {"lengths": [], "reads_per_round": None, "read_places": {}, "peak_bytes": None}
     if contender.mode is None:
         return row
     for prompt, text in enumerate(settings.prompts):
         _seed(settings, prompt)
-        began = time.perf_counter()
         run = bench.run(
             contender.mode,
             list(text),
@@ -244,7 +253,6 @@ def _counted(bench: Bench, contender: Contender, settings: Settings) -> dict[str
             stops=settings.stops,
             sampler=_sampling(bench, contender.mode, settings),
         )
-        row["seconds"] += time.perf_counter() - began
         if run.error is not None:
             raise Raised(run.error)
         row["tokens"] += len(run.tokens)

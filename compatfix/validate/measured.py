@@ -118,7 +118,6 @@ def _counts(counted: Mapping[str, Any], error: Mapping[str, Any] | None) -> dict
         "reads_per_round": counted["reads_per_round"],
         "read_places": counted["read_places"],
         "peak_bytes": counted["peak_bytes"],
-        "watched_seconds": counted.get("seconds", 0.0),
         "error": error and {key: error.get(key) for key in ("type", "message", "place")},
     }
 
@@ -133,21 +132,18 @@ def _told(prefix: str, found: Ratio | None, floor: float | None) -> dict[str, An
 
 
 def _spread(runs: Sequence[Mapping[str, Any]], counted: Mapping[str, Any]) -> dict[str, Any]:
-    """Quartiles over the prompts (of each the median of its repetitions), the stages, the cost of the watch."""
+    """Quartiles over the prompts (of each the median of its repetitions), and the stages."""
     own = [run for run in runs if run["mode"] == counted["mode"]]
     per_token = _by_prompt(own, _per_token)
     prefill = _by_prompt(own, lambda run: run["prefill_seconds"])
-    whole = sum(_by_prompt(own, lambda run: (run["prefill_seconds"] or 0.0) + run["decode_seconds"]))
     stages: dict[str, float] = {}
     for run in own:
         for stage, seconds in run["stage_seconds"].items():
             stages[stage] = stages.get(stage, 0.0) + seconds
-    watched = counted["watched_seconds"]
     return {
         "seconds_per_token": list(quartiles(per_token)) if per_token else None,
         "prefill_seconds": list(quartiles(prefill)) if prefill else None,
         "stage_seconds": stages,
-        "watch_cost": watched / whole if watched and whole else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -106,10 +107,24 @@ def test_the_time_limit_ends_it_between_repetitions(checkpoint):
     assert any("1 of 50 repetitions" in warning for warning in summarise(raw, 0)["warnings"])
 
 
+@pytest.mark.parametrize(("asked", "threads"), [("3", 3), ("4,2", 4), ("", None), ("0", None), ("many", None)])
+def test_timed_runs_get_the_threads_that_a_script_would_get(monkeypatch, asked, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert measure.threads_in_use() == (threads or len(os.sched_getaffinity(0)))
+
+
 def test_the_job_measures_what_the_weights_leg_ran_on(checkpoint):
     root, target, draft = checkpoint
     args = {"task": "measure", "tree": str(root), "target": str(target), "draft": str(draft), "seed": 0}
-    sizes = {"prompts": 2, "tokens": 6, "budgets": [4], "repetitions": 1, "temperature": None, "seconds": 60.0}
+    sizes = {
+        "prompts": 2,
+        "tokens": 6,
+        "budgets": [4],
+        "repetitions": 1,
+        "temperature": None,
+        "seconds": 60.0,
+        "threads": 1,
+    }
     answer = job.run({**args, **sizes}, lambda *step: None)
     assert answer["error"] is None
     section = summarise(answer["result"], 0)
