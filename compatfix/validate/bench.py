@@ -164,6 +164,7 @@ class Bench:
         mask: int,
         sampler: Mapping[str, float],
     ) -> Any:
+        """Generates once without a watch: whatever the tree's function returns, or raises."""
         entry = self._entry(mode)
         block = 1 if mode.kind == "plain" else self.block
         values: dict[str, Any] = {

@@ -194,9 +194,11 @@ def _timed(bench: Bench, contender: Contender, prompt: int, repetition: int, set
     _synchronise(device)
     began = time.perf_counter()
     with _prefill_end(bench.target, len(text), device) as ended:
-        output, stages = _generate(bench, contender, text, settings)
+        result = _generate(bench, contender, text, settings)
         _synchronise(device)
         done = time.perf_counter()
+    # Behind the clock: reading the text out is no part of generating it.
+    tokens, stages = _read(bench, contender, text, result)
     prefilled = ended[0] if ended else None
     return Timed(
         contender.name,
@@ -204,26 +206,32 @@ def _timed(bench: Bench, contender: Contender, prompt: int, repetition: int, set
         repetition,
         None if prefilled is None else prefilled - began,
         done - (began if prefilled is None else prefilled),
-        output - len(text),
+        tokens,
         stages,
     )
 
 
-def _generate(bench: Bench, contender: Contender, text: list[int], settings: Settings) -> tuple[int, dict[str, float]]:
-    """How long the text is in the end, and the tree's own times by stage."""
+def _generate(bench: Bench, contender: Contender, text: list[int], settings: Settings) -> Any:
     if contender.mode is None:
-        return _plainly(bench.target, text, settings), {}
+        return _plainly(bench.target, text, settings)
     given = _sampling(bench, contender.mode, settings)
     ids = torch.tensor([text], device=_device(bench))
-    result = bench.call(contender.mode, ids, settings.tokens, settings.stops, bench.mask, given)
+    return bench.call(contender.mode, ids, settings.tokens, settings.stops, bench.mask, given)
+
+
+def _read(bench: Bench, contender: Contender, text: list[int], result: Any) -> tuple[int, dict[str, float]]:
+    """How many tokens were generated, and the tree's own times by stage."""
+    if contender.mode is None:
+        return int(result), {}
     output = read_output(result, text, bench.tree.choices)
-    return len(text) + len(output.tokens), dict(output.stage_times)
+    return len(output.tokens), dict(output.stage_times)
 
 
 def _plainly(target: nn.Module, text: list[int], settings: Settings) -> int:
+    """The number of tokens of plain greedy decoding without the tree."""
     decoder = PlainDecoder(target, text)
-    count, token = len(text) + 1, int(decoder.logits.argmax())
-    while count < len(text) + settings.tokens and token not in settings.stops:
+    count, token = 1, int(decoder.logits.argmax())
+    while count < settings.tokens and token not in settings.stops:
         token = int(decoder.step(token).argmax())
         count += 1
     return count
@@ -290,7 +298,6 @@ def _add_reads(row: dict[str, Any], bench: Bench, contender: Contender, rounds: 
     _seed(settings, 0)
     with counted_transfers() as found, _prefill_end(bench.target, len(text), device, found.reads.clear):
         _generate(bench, contender, text, settings)
-    # Reading the finished text out is no part of a round, and is the same in every mode.
     root = f"{bench.tree.root}/"
     row["reads_per_round"] = sum(found.reads.values()) / max(1, rounds)
     row["read_places"] = {place.removeprefix(root): times for place, times in found.reads.most_common(PLACES)}
