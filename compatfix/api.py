@@ -21,6 +21,7 @@ from compatfix.gating import Patching, RuleChoice, ValidationOptions
 from compatfix.model import Finding, Level, PatchPlan, Report, Scope
 
 if TYPE_CHECKING:
+    from compatfix.attest.fingerprint import Used
     from compatfix.process import OnStep
     from compatfix.report.baseline import Baseline
 
@@ -112,6 +113,7 @@ def validate(
     draft: str | Path | None = None,
     options: ValidationOptions | None = None,
     on_step: OnStep = _silent,
+    used: Used | None = None,
 ) -> Report:
     """Runs the tree as it is on disk against a target and judges it by scope.
 
@@ -121,7 +123,7 @@ def validate(
 
     started = Clock()
     root = tree_directory(tree)
-    report = judge("validate", root, str(target), _name(draft), options or ValidationOptions(), on_step)
+    report = judge("validate", root, str(target), _name(draft), options or ValidationOptions(), on_step, used=used)
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
 
 
@@ -137,18 +139,20 @@ def gate(
     allow_dirty: bool = False,
     ladder: bool = True,
     on_step: OnStep = _silent,
+    used: Used | None = None,
 ) -> Report:
     """Judges the tree that will really run: as it is on disk, which must have no fix pending, or patched first.
 
     Args: `patching` judges a patched copy ("copy") or patches the tree ("in-place"); `ladder` tells the story of the
-    unpatched code too. Raises: UsageError for bad input.
+    unpatched code too; `used` is told what the run really read. Raises: UsageError for bad input.
     """
     from compatfix.gating import gated
 
     started = Clock()
     root = tree_directory(tree)
     rules = RuleChoice(tuple(select), tuple(ignore), allow_dirty)
-    report = gated(root, str(target), _name(draft), options or ValidationOptions(), patching, rules, ladder, on_step)
+    chosen = options or ValidationOptions()
+    report = gated(root, str(target), _name(draft), chosen, patching, rules, ladder, on_step, used)
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
 
 

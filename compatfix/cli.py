@@ -25,6 +25,7 @@ from compatfix.options import (
     fail_option,
     format_option,
     github_format_option,
+    if_changed_option,
     ignore_option,
     long_run_option,
     memory_option,
@@ -41,9 +42,9 @@ from compatfix.options import (
 )
 
 if TYPE_CHECKING:
+    from compatfix.attest.ledger import Ledger
     from compatfix.gating import ValidationOptions
-    from compatfix.model import Level, Report, Scope
-    from compatfix.report.baseline import Baseline
+    from compatfix.model import Level, Report
 
 
 class Group(click.Group):
@@ -216,6 +217,7 @@ def validation_options(command: Any) -> Any:
             ),
             fail_option,
             baseline_option,
+            if_changed_option,
             click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True),
             github_format_option,
             python_option,
@@ -230,18 +232,33 @@ def validation_options(command: Any) -> Any:
 
 @main.command()
 @validation_options
-def validate(tree: Path, target: str, report_dir: Path, form: str, verbose: bool, **options: Any) -> None:
+def validate(
+    tree: Path,
+    target: str,
+    draft: str | None,
+    report_dir: Path,
+    form: str,
+    verbose: bool,
+    if_changed: bool,
+    **options: Any,
+) -> None:
     """Runs TREE as it is on disk against a target and judges it by scope."""
     from compatfix import api
+    from compatfix.held_to import counted_findings, required_scopes
+    from compatfix.report.files import check_writable
+    from compatfix.unchanged import answered, open_ledger
 
-    required, counting = _required(options), _counting(options)
-    _check_writable(report_dir)
+    required, counting = required_scopes(options), counted_findings(options)
+    check_writable(report_dir)
+    settings = _validation_options(options)
+    held_to = {"require": required, "fail-on": counting[0], "baseline": counting[1]}
+    ledger = open_ledger("validate", tree, target, draft, report_dir, settings, held_to)
+    if answered(ledger, if_changed, form != "text"):
+        sys.exit(0)
     with _progress() as on_step:
-        report = api.validate(
-            tree, target, draft=options.pop("draft"), options=_validation_options(options), on_step=on_step
-        )
+        report = api.validate(tree, target, draft=draft, options=settings, on_step=on_step, used=ledger.used)
     report = api.settle(report, required, *counting)
-    _finish(report, report_dir, form, verbose)
+    _finish(report, report_dir, form, verbose, ledger)
     click.echo(api.conclusion(report, required), err=form != "text")
     sys.exit(0 if api.green(report, required) else 1)
 
@@ -266,6 +283,7 @@ def gate(
     report_dir: Path,
     form: str,
     verbose: bool,
+    if_changed: bool,
     patching: Literal["copy", "in-place"] | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -276,62 +294,41 @@ def gate(
 ) -> None:
     """Exits 0 only when TREE, as it will run, passed every required scope; then starts the CMD given after --."""
     from compatfix import api
+    from compatfix.held_to import counted_findings, required_scopes
+    from compatfix.report.files import check_writable
+    from compatfix.unchanged import answered, open_ledger
 
-    required, counting = _required(options), _counting(options)
-    _check_writable(report_dir)
+    required, counting = required_scopes(options), counted_findings(options)
+    check_writable(report_dir)
     if cmd and patching == "copy":
         raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
-    with _progress() as on_step:
-        report = api.gate(
-            tree,
-            target,
-            draft=draft,
-            options=_validation_options(options),
-            patching=patching,
-            select=select,
-            ignore=ignore,
-            allow_dirty=allow_dirty,
-            ladder=ladder,
-            on_step=on_step,
-        )
-    report = api.settle(report, required, *counting)
-    _finish(report, report_dir, form, verbose)
-    click.echo(api.conclusion(report, required), err=form != "text")
-    if not api.green(report, required):
-        sys.exit(1)
+    settings = _validation_options(options)
+    rules = {"patch": patching, "select": select, "ignore": ignore, "ladder": ladder}
+    held_to = {"require": required, "fail-on": counting[0], "baseline": counting[1]}
+    ledger = open_ledger("gate", tree, target, draft, report_dir, settings, {**rules, **held_to})
+    if not answered(ledger, if_changed, form != "text"):
+        with _progress() as on_step:
+            report = api.gate(
+                tree,
+                target,
+                draft=draft,
+                options=settings,
+                patching=patching,
+                select=select,
+                ignore=ignore,
+                allow_dirty=allow_dirty,
+                ladder=ladder,
+                on_step=on_step,
+                used=ledger.used,
+            )
+        report = api.settle(report, required, *counting)
+        _finish(report, report_dir, form, verbose, ledger)
+        click.echo(api.conclusion(report, required), err=form != "text")
+        if not api.green(report, required):
+            sys.exit(1)
     if cmd:
         click.echo(f"starting {shlex.join(cmd)}", err=form != "text")
         _start(cmd)
-
-
-def _required(options: dict[str, Any]) -> tuple[Scope, ...]:
-    """The scopes of --require; those that cannot pass in this run are refused before anything is measured."""
-    required: tuple[Scope, ...] = options.pop("require")
-    measurable = {"tiny": ("code",), "weights": ("code", "weights", "draft", "speed")}[options["on"]]
-    for scope in required:
-        if scope not in measurable:
-            how = "use --on weights" if scope != "kernels" else "this version does not measure it"
-            raise UsageError(f"scope {scope} cannot pass with --on {options['on']}: {how}")
-    return required
-
-
-def _counting(options: dict[str, Any]) -> tuple[Level, tuple[Baseline, str] | None]:
-    """--fail-on and --baseline, which is read before anything is measured."""
-    fail_on, path = options.pop("fail_on"), options.pop("baseline")
-    if path is None:
-        return fail_on, None
-    from compatfix.report.baseline import load_baseline
-
-    return fail_on, (load_baseline(path), str(path))
-
-
-def _check_writable(directory: Path) -> None:
-    """Told before minutes are spent, and without making the directory."""
-    place = directory.absolute()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UsageError(f"cannot write reports under {directory}")
 
 
 def _start(cmd: tuple[str, ...]) -> None:
@@ -369,14 +366,17 @@ def _progress() -> Any:
     return progress()
 
 
-def _finish(report: Report, directory: Path, form: str, verbose: bool) -> None:
+def _finish(report: Report, directory: Path, form: str, verbose: bool, ledger: Ledger | None = None) -> None:
     """Writes the report, shows it, says where it is, and tells GitHub where that is the host."""
     from compatfix.report.files import write_report
     from compatfix.report.github import append_summary, commands, runs_there
 
     run = write_report(report, directory)
+    kept = ledger.keep(report, run) if ledger is not None else None
     _show(report, form, verbose)
     click.echo(f"report: {run}", err=form != "text")
+    if kept:
+        click.echo(kept, err=True)
     if runs_there():
         append_summary(report)
         if form != "github":

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compatfix.answered import unanswered
+from compatfix.attest.fingerprint import Used
+from compatfix.attest.state import State, tree_state
 from compatfix.codes import CODES
 from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Statement, Verdict, unmeasured
 from compatfix.process import OnStep, Worker, WorkerFailed, worker
@@ -73,6 +75,7 @@ def gated(
     rules: RuleChoice,
     ladder: bool,
     on_step: OnStep,
+    used: Used | None = None,
 ) -> Report:
     """Judges the tree on disk, or a patched copy of it, or the tree patched in place."""
     from compatfix.rewrites import apply, copy_tree, plan
@@ -85,7 +88,9 @@ def gated(
         return _with_plan(_unreadable(target, draft, broken), planned, "not judged")
     if patching is None:
         if planned.empty:
-            return _with_plan(judge("gate", root, target, draft, options, on_step), planned, "as it is on disk")
+            return _with_plan(
+                judge("gate", root, target, draft, options, on_step, used=used), planned, "as it is on disk"
+            )
         return _with_plan(_pending(root, target, draft, planned), planned, "as it is on disk")
     with _scratch() as scratch:
         published = copy_tree(root, scratch / "published") if ladder and not planned.empty else None
@@ -94,7 +99,7 @@ def gated(
         else:
             apply(planned, allow_dirty=rules.allow_dirty)
             judged = root
-        report = judge("gate", judged, target, draft, options, on_step, ladder_tree=published)
+        report = judge("gate", judged, target, draft, options, on_step, ladder_tree=published, used=used)
     how = "a patched copy" if patching == "copy" else "patched in place"
     return _with_plan(report, planned, how)
 
@@ -108,8 +113,12 @@ def judge(
     on_step: OnStep,
     *,
     ladder_tree: Path | None = None,
+    used: Used | None = None,
 ) -> Report:
-    """Validates a tree, with an inspection of target and draft at its side, in one worker."""
+    """Validates a tree, with an inspection of target and draft at its side, in one worker.
+
+    `used` is told what was really read. A tree whose code changes meanwhile passes nothing.
+    """
     from compatfix.validate.plan import ValidateRequest, validate
     from compatfix.validate.timing_statements import what_was_timed
 
@@ -138,6 +147,7 @@ def judge(
         long_run=options.long_run,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
+    before = tree_state(root)
     try:
         with worker(options.python) as process:
             process.wait_ready()
@@ -145,9 +155,13 @@ def judge(
             outcome = validate(process, request, on_step)
             versions, standing = process.versions, unanswered(root, inspection.findings())
             layout = inspection.layout()
+            if used is not None:
+                used.files |= process.files
+                used.place, used.tree = process.place, before
     except WorkerFailed as failure:
         return Report(kind, subject, findings=(failure.finding,), verdict=_all_unmeasured(failure.finding))
     scopes = tuple(_with_pairing(scope, standing) for scope in outcome.scopes)
+    scopes = _of_one_tree(scopes, before, tree_state(root))
     edited = _edited_runtime(root) if kind == "validate" else ()
     findings = (*outcome.findings, *standing, *edited)
     return Report(
@@ -352,6 +366,18 @@ def _with_pairing(scope: ScopeVerdict, standing: tuple[Finding, ...]) -> ScopeVe
     if scope.scope != "draft" or not errors:
         return scope
     return replace(scope, status="failed", reason=errors[0].message, next_step=errors[0].fix)
+
+
+def _of_one_tree(scopes: tuple[ScopeVerdict, ...], before: State, after: State) -> tuple[ScopeVerdict, ...]:
+    """What passed holds for the code that was there all the time, and for no other."""
+    changed = [n for n in sorted(before.keys() | after.keys()) if n.endswith(".py") and before.get(n) != after.get(n)]
+    if not changed:
+        return scopes
+    reason = f"{changed[0]} changed while the tree was judged"
+    return tuple(
+        replace(scope, status="undecided", reason=reason, next_step="run again") if scope.status == "passed" else scope
+        for scope in scopes
+    )
 
 
 def _all_unmeasured(finding: Finding) -> Verdict:

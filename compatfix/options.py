@@ -183,4 +183,7 @@ long_run_option = click.option(
     metavar="N",
     help="One text of N tokens per mode too (2048, say): does the state drift? On the tiny model.",
 )
+if_changed_option = click.option(
+    "--if-changed", is_flag=True, help="Answer from the last green verdict if nothing has changed since; else run."
+)
 dirty_option = click.option("--allow-dirty", is_flag=True, help="Rewrite files with uncommitted changes too.")

@@ -72,12 +72,17 @@ class Worker:
         self._ended_lock = threading.Lock()
         self._ended: dict[str, Any] | None = None
         self.versions: Mapping[str, str] = {}
+        # What the jobs read so far, and the interpreter that read it.
+        self.files: set[str] = set()
+        self.place: dict[str, Any] = {}
 
     def __enter__(self) -> Worker:
         package_parent = str(Path(__file__).resolve().parent.parent)
         search = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": search, "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1")}
         environment.setdefault("TRANSFORMERS_VERBOSITY", "error")
+        # What is being judged has no verdict to compare itself with.
+        environment["COMPATFIX_ATTEST"] = "off"
         try:
             # The working directory must not shadow modules: a tree's `model` or `dflash` would be importable from it.
             command = [self._python, "-P"] if _has_safe_path(self._python) else [self._python]
@@ -117,6 +122,7 @@ class Worker:
                 raise WorkerFailed(_died("CF011", late, None)) from None
             if message["event"] != "ready":
                 raise UsageError(f"{self._python} cannot import torch and transformers: {message['message']}")
+            self.place = message["place"]
             self.versions = {"python": message["python"], **message["versions"]}
             return self.versions
 
@@ -163,6 +169,7 @@ class Worker:
             kind = "CF012" if code == -9 else "CF010"
             raise WorkerFailed(_died(kind, f"the worker was {how}", last), self.error_output())
         if result["event"] == "result":
+            self.files.update(result["files"])
             return result["value"]
         if result["kind"] == "input":
             raise UsageError(result["message"])

@@ -23,6 +23,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from compatfix.attest import used
+
 # Short names of the tool's own jobs; any other job is given as "module:function".
 JOBS = {
     "inspect": "compatfix.introspect.job:run",
@@ -59,6 +61,7 @@ def main() -> None:
     # Models and kernels print; their words must not mix with the protocol.
     channel = _Channel(os.dup(1))
     os.dup2(2, 1)
+    used.watch()
     _import_heavy(channel)
     children: dict[int, int] = {}
     buffer = b""
@@ -93,7 +96,8 @@ def _import_heavy(channel: _Channel) -> None:
     # One thread: the jobs fork, and two of them share a small machine.
     torch.set_num_threads(1)
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    channel.send({"id": None, "event": "ready", "versions": versions, "python": sys.version.split()[0]})
+    place = used.place()
+    channel.send({"id": None, "event": "ready", "versions": versions, "python": sys.version.split()[0], "place": place})
 
 
 def _serve(request: dict[str, Any], channel: _Channel, children: dict[int, int]) -> None:
@@ -128,7 +132,8 @@ def _run(request: dict[str, Any], channel: _Channel) -> None:
         _limit_memory(request.get("memory_limit"))
         module, _, name = JOBS.get(request["job"], request["job"]).partition(":")
         job: Callable[[dict[str, Any], Progress], Any] = getattr(importlib.import_module(module), name)
-        channel.send({"id": job_id, "event": "result", "value": job(request["args"], progress)})
+        value = job(request["args"], progress)
+        channel.send({"id": job_id, "event": "result", "value": value, "files": used.files()})
     except JobError as error:
         channel.send({"id": job_id, "event": "error", "kind": "input", "message": str(error)})
     except MemoryError as error:

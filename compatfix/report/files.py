@@ -36,6 +36,15 @@ def write_report(report: Report, directory: Path) -> Path:
     return run
 
 
+def check_writable(directory: Path) -> None:
+    """Told before minutes are spent, and without making the directory."""
+    place = directory.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        raise UsageError(f"cannot write reports under {directory}")
+
+
 def write_again(place: Path) -> list[Path]:
     """Writes every form but report.json beside the report.json that `place` means; returns what was written."""
     source = report_file(place)

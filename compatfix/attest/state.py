@@ -1,0 +1,157 @@
+"""Reads the state of files, directories and the machine, as plain data that can be compared. Torch is never needed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+State = dict[str, Any]
+
+VERDICT = "compatfix_runtime/verdict.json"
+# Above it a file is told by size, times and inode: hashing must stay below a second.
+HASHED_BYTES = 1 << 20
+_LEFT_OUT = {".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+_SUFFIXES = (".py", ".so", ".pyc", ".pth", ".zip", ".egg", ".dist-info", ".egg-info", ".egg-link", ".pyd")
+_VARIABLES = re.compile(
+    r"(PYTHON|TORCH|PYTORCH|TRANSFORMERS|HF_|HUGGINGFACE|CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|OMP_|GOMP|KMP_|MKL|OPENBLAS|BLIS"
+    r"|ATEN|DNNL|ONEDNN|TRITON|HIP|HSA|ROCM|ROCR|FLA_|FLASH|TOKENIZERS|SAFETENSORS|ACCELERATE|COMPATFIX|LD_|MALLOC"
+    r"|XDG_CACHE_HOME$|HOME$|VIRTUAL_ENV$)"
+)
+# They say where the tool keeps things and what it tells; no result depends on them.
+_HARMLESS = {"COMPATFIX_STATE_DIR", "COMPATFIX_ATTEST", "PYTHONUNBUFFERED"}
+_QUOTED = re.compile(rb"""["']([A-Za-z_][A-Za-z0-9_]*)["']""")
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
+
+
+def tree_state(root: Path, without: Path | None = None) -> State:
+    """Every file below `root` by relative path: its hash, or what `stat` says of a large one.
+
+    Version control, compiled files, caches of tools, virtual environments, the verdict itself and the directory
+    `without` are left out. Links are followed.
+    """
+    return {
+        name: state
+        for name, path in _walk(root.resolve(), without.resolve() if without else None)
+        if name != VERDICT and (state := content(path)) is not None
+    }
+
+
+def model_state(place: str | None) -> State:
+    """The files of a model directory; a config file alone counts as one."""
+    if place is None:
+        return {}
+    path = Path(place)
+    if path.is_file():
+        return {path.name: content(path)}
+    return {"": os.path.realpath(path), **tree_state(path)}
+
+
+def content(path: Path) -> Any:
+    """The hash of a small file, the stat of a large one, None where there is none."""
+    try:
+        if path.stat().st_size <= HASHED_BYTES:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"unreadable: {error.strerror}"
+    return stamp(path)
+
+
+def stamp(path: str | Path) -> list[int] | None:
+    """Size, both times and the inode: a change in place moves ctime even where mtime is put back."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
+
+
+def stamps(paths: Iterable[str]) -> State:
+    return {path: stamp(path) for path in paths}
+
+
+def importable(directory: str) -> str | None:
+    """A hash of the names in a directory that an import could find, and of the stamps of its .pth files."""
+    names = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.endswith(_SUFFIXES) or (name.isidentifier() and name != "__pycache__" and entry.is_dir()):
+                    told = f"{stamp(entry.path)}" if name.endswith((".pth", ".egg-link")) else ""
+                    told += f"{stamp(os.path.join(entry.path, 'METADATA'))}" if name.endswith(".dist-info") else ""
+                    names.append(f"{name}\0{told}")
+    except OSError:
+        return stamp_text(directory)
+    return hashlib.sha256("\n".join(sorted(names)).encode(errors="surrogateescape")).hexdigest()
+
+
+def stamp_text(path: str) -> str | None:
+    found = stamp(path)
+    return None if found is None else str(found)
+
+
+def environment(root: Path, variables: Mapping[str, str] | None = None) -> State:
+    """Variables that torch, the libraries or the tool read, and those that a file of the tree names in quotes."""
+    now = os.environ if variables is None else variables
+    named: set[str] = set()
+    for name, path in _walk(root.resolve(), None):
+        if name.endswith(".py"):
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            if b"environ" in data or b"getenv" in data:
+                named |= {match.decode() for match in _QUOTED.findall(data)}
+    return {
+        name: hashlib.sha256(os.fsencode(value)).hexdigest() if _SECRET.search(name) else value
+        for name, value in sorted(now.items())
+        if name not in _HARMLESS and (_VARIABLES.match(name) or name in named)
+    }
+
+
+def machine() -> State:
+    """Processor, kernel, accelerators and their driver, as far as files tell them."""
+    system = os.uname()
+    cpu = [line for line in _text("/proc/cpuinfo").splitlines() if line.startswith(("model name", "flags"))]
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    return {
+        "system": f"{system.sysname} {system.release} {system.machine}",
+        "processor": hashlib.sha256("\n".join(sorted(set(cpu))).encode()).hexdigest(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "driver": _text("/proc/driver/nvidia/version") or _text("/sys/module/amdgpu/version"),
+        "accelerators": [_text(str(gpu)) for gpu in gpus],
+        "devices": sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*")),
+    }
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _walk(root: Path, without: Path | None) -> Iterator[tuple[str, Path]]:
+    seen: set[str] = set()
+    for here, directories, names in os.walk(root, followlinks=True):
+        real = os.path.realpath(here)
+        if real in seen:
+            directories[:] = []
+            continue
+        seen.add(real)
+        directories[:] = sorted(
+            name
+            for name in directories
+            if name not in _LEFT_OUT
+            and not os.path.exists(os.path.join(here, name, "pyvenv.cfg"))
+            and (without is None or os.path.realpath(os.path.join(here, name)) != str(without))
+        )
+        for name in sorted(names):
+            path = Path(here, name)
+            yield path.relative_to(root).as_posix(), path
