@@ -113,7 +113,22 @@ def test_the_command_starts_when_green(compatfix, tree):
     command = ("--", sys.executable, "-c", "open('started', 'w'); raise SystemExit(7)")
     run = compatfix("gate", tree, *ATTENTION, "--no-ladder", *command)
     assert run.code == 7, run.out + run.err
-    assert (compatfix.directory / "started").exists()
+    started = compatfix.directory / "started"
+    assert started.exists()
+
+    started.unlink()
+    again = ("gate", tree, *ATTENTION, "--no-ladder", "--if-changed")
+    run = compatfix(*again, *command)
+    assert run.code == 7, run.out + run.err
+    assert started.exists()
+    assert "unchanged since" in run.out and "code passed" in run.out
+    assert "greedy text" not in run.out
+
+    module = next(tree.glob("*.py"))
+    module.write_text(module.read_text() + "raise ImportError('changed')\n")
+    run = compatfix(*again)
+    assert run.code == 1
+    assert "changed since" in run.out and f"{module.name} differs" in run.out
 
 
 def test_a_command_cannot_follow_a_copy(compatfix, tree):
