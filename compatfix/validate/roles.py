@@ -92,6 +92,10 @@ class Choices:
     only_new: bool = False
 
 
+# What a sampler's parameter is where nothing is sampled, for a function that has no default for it.
+NEUTRAL: dict[str, Any] = {"top_p": 1.0, "top_k": 0}
+
+
 @dataclass(frozen=True)
 class CallMap:
     """How one function is called: the parameter of each role, literals by parameter, and what nothing is known for."""
@@ -165,8 +169,11 @@ def map_parameters(
 def call_arguments(
     signature: inspect.Signature, mapping: CallMap, values: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments for a call, from values by role."""
-    given = {name: values[role] for role, name in mapping.roles.items() if role in values}
+    """Positional and keyword arguments for a call, from values by role; a required one without a value is neutral."""
+    required = {p.name for p in signature.parameters.values() if p.default is p.empty}
+    neutral = {role: value for role, value in NEUTRAL.items() if mapping.roles.get(role) in required}
+    known = {**neutral, **values}
+    given = {name: known[role] for role, name in mapping.roles.items() if role in known}
     given |= mapping.literals
     positional: list[Any] = []
     only_positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_ONLY]
