@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := constraints/dev.txt
 ERA := .venv-era/4.57.6
 TARGETS := examples/targets
+PAIR := examples/pair
 
 .PHONY: setup era demo test lint format bench sweep clean
 
@@ -27,9 +28,15 @@ $(ERA)/.done: $(VENV)/.done constraints/era-4.57.6.txt
 		> "$$($(ERA)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-shared-torch.pth"
 	touch $@
 
+# First a configuration without weights, then a small trained pair with them; what both came to is said at the end.
 demo: setup
 	$(BIN)/compatfix gate vendor/ddtree_ref --target $(TARGETS)/qwen3.6-27b \
 		--draft $(TARGETS)/qwen3.6-27b-dflash --patch copy
+	$(BIN)/compatfix gate vendor/ddtree_ref --target $(PAIR)/target --draft $(PAIR)/draft --patch copy --no-ladder \
+		--on weights --prompt-file $(PAIR)/prompts.jsonl --tree-budget 8,16 --repetitions 1 \
+		--prompts 8 --max-new-tokens 32 --require code,weights,draft --report-dir reports/pair
+	@echo
+	@$(BIN)/compatfix report summary reports reports/pair
 
 test: setup era
 	$(BIN)/python -m pytest

@@ -93,6 +93,9 @@ def _on_weights(report: Report) -> Iterator[str]:
     told = ", ".join(f"{row['accepted_length']:.2f} with {_mode(row['mode'])}" for row in rows)
     lead = "With your draft on the real weights a forward of the target yields this many tokens"
     yield f"{lead}: {told} (1.00 would be no gain)."
+    measured = report.sections.get("measured")
+    if measured:
+        yield f"Timed on this device: {measured['recommendation']['sentence']}."
 
 
 def _mode(mode: str) -> str:
