@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from compatfix.introspect.tiny import TinyTarget, build_tiny_draft_config, build_tiny_target
+from compatfix.validate.caches import RUNTIME
 from compatfix.validate.entries import Entry, TreeError
 from compatfix.validate.load_tree import LoadedTree, layer_in, load_tree, place_in
 from compatfix.validate.oracle import ORACLE, Head, Oracle, Profile, Truth
 from compatfix.validate.results import collected, read_output
 from compatfix.validate.roles import Choices, call_arguments, parse_choices
-from compatfix.validate.watch import RUNTIME, Tamper, Watch
+from compatfix.validate.watch import Tamper, Watch
 
 # Lengths below a convolution kernel first, then short ones, then ones that fill a tiny window before they start.
 PROMPT_LENGTHS = (2, 3, 1, 5, 21, 9, 14, 7, 30, 4, 12, 17)

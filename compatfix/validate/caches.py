@@ -6,6 +6,9 @@ dicts of tensors), or flat lists.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+RUNTIME = "compatfix_runtime"
 SEQUENCE = ("keys", "values")
 STATES = ("conv_states", "recurrent_states", "ssm_states")
 ARGUMENTS = ("past_key_values", "cache", "past_key_value", "cache_params")
@@ -92,6 +96,20 @@ def first_difference(
 ) -> CacheDifference | None:
     """The first tensor, in the order of layers, that is further off than `tolerance`."""
     return next((found for found in differences(seen, plain, length) if found.relative > tolerance), None)
+
+
+def settled(cache: Any, length: int) -> Any:
+    """A copy of a cache as its next verification would find it: a chain that is still pending is committed in it.
+
+    `length` is the number of tokens that were committed. Inside a verification the runtime may withhold states, so this
+    is for the time before. What the runtime refuses to settle is copied as it is.
+    """
+    copied = copy.deepcopy(cache)
+    runtime = sys.modules.get(RUNTIME)
+    if runtime is not None:
+        with contextlib.suppress(Exception):
+            runtime.crop_to(copied, length)
+    return copied
 
 
 def differences(seen: Mapping[tuple[int, str, Any], Tensor], plain: Any, length: int) -> Iterator[CacheDifference]:

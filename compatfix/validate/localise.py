@@ -6,16 +6,53 @@ from collections.abc import Sequence
 from typing import Any
 
 from compatfix.validate.bench import Bench, Mode
-from compatfix.validate.caches import first_difference, snapshot
+from compatfix.validate.caches import first_difference, settled, snapshot
 from compatfix.validate.oracle import Profile
 from compatfix.validate.plain import PlainDecoder
-from compatfix.validate.watch import Forward, Tamper
+from compatfix.validate.watch import Tamper, Watch
 
 TOLERANCE = 1e-3
 
 
 class Found(Exception):
     """Ends the generation: what comes after the first difference says nothing new."""
+
+
+class _Look(Tamper):
+    """Stands before every verification and compares; a planted fault keeps its place."""
+
+    def __init__(self, bench: Bench, prompt: Sequence[int], fault: Tamper) -> None:
+        self._bench, self._fault = bench, fault
+        self._decoder: PlainDecoder | None = None
+        self._prompt = list(prompt)
+        self.found: dict[str, Any] | None = None
+        for name in ("inner", "after_verify", "after_draft", "at_state", "around_draft"):
+            setattr(self, name, getattr(fault, name))
+
+    def before_verify(self, watch: Watch, cache: Any) -> None:
+        self._fault.before_verify(watch, cache)
+        if not watch.committed:
+            return
+        self._decoder = self._decoder or PlainDecoder(watch.target, self._prompt)
+        for token in watch.committed[len(self._decoder.tokens) :]:
+            self._decoder.step(token)
+        length = len(self._decoder.tokens)
+        seen = snapshot(settled(cache, length))
+        difference = first_difference(seen, self._decoder.cache, length, TOLERANCE)
+        if difference is None:
+            return
+        self.found = {
+            # The state is wrong when this round begins, so the round before it left it so.
+            "round": len(watch.rounds),
+            "committed": len(watch.committed) - len(self._prompt),
+            "layer": difference.layer,
+            "kind": layer_kind(self._bench, difference.layer),
+            "tensor": difference.tensor,
+            "difference": difference.largest,
+            "scale": difference.scale,
+            "note": difference.note,
+        }
+        raise Found
 
 
 def localise(
@@ -28,47 +65,15 @@ def localise(
     profile: Profile | None,
     salt: int,
     tamper: Tamper | None = None,
-) -> dict[str, Any] | None:
-    """Generates again; at the start of every verification the target's cache is compared with plain decoding's.
+) -> tuple[bool, dict[str, Any] | None]:
+    """Generates again; before every verification the target's cache is compared with plain decoding's.
 
-    Returns None where the caches never differ: then the fault is not in the cache.
+    Returns whether it could be compared to the end, and the first difference: (True, None) says that the caches never
+    differ, so that the fault is not in the cache.
     """
-    found: list[dict[str, Any]] = []
-    decoders: list[PlainDecoder] = []
-
-    def look(forward: Forward, cache: Any) -> None:
-        if not forward.committed:
-            return
-        seen = snapshot(cache)
-        with bench.watch.quiet():
-            if not decoders:
-                decoders.append(PlainDecoder(bench.target, prompt))
-            decoder = decoders[0]
-            for token in forward.committed[len(decoder.tokens) :]:
-                decoder.step(token)
-            difference = first_difference(seen, decoder.cache, len(decoder.tokens), TOLERANCE)
-        if difference is not None:
-            found.append(
-                {
-                    # The state is wrong when this round begins, so the round before it left it so.
-                    "round": len(bench.watch.rounds),
-                    "committed": len(forward.committed) - len(prompt),
-                    "layer": difference.layer,
-                    "kind": layer_kind(bench, difference.layer),
-                    "tensor": difference.tensor,
-                    "difference": difference.largest,
-                    "scale": difference.scale,
-                    "note": difference.note,
-                }
-            )
-            raise Found
-
-    bench.watch.on_state = look
-    try:
-        bench.run(mode, prompt, tokens, reference=reference, profile=profile, salt=salt, tamper=tamper)
-    finally:
-        bench.watch.on_state = None
-    return found[0] if found else None
+    look = _Look(bench, prompt, tamper or Tamper())
+    run = bench.run(mode, prompt, tokens, reference=reference, profile=profile, salt=salt, tamper=look)
+    return look.found is not None or run.error is None, look.found
 
 
 def layer_kind(bench: Bench, layer: int) -> str | None:

@@ -6,8 +6,6 @@ by token, in one pass, without a cache), and that noise is measured here on a te
 
 from __future__ import annotations
 
-import copy
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +14,11 @@ import torch
 from torch import Tensor
 
 from compatfix.validate.bench import Bench, Mode, Run
-from compatfix.validate.caches import CacheDifference, differences, snapshot
+from compatfix.validate.caches import CacheDifference, differences, settled, snapshot
 from compatfix.validate.losslessness import warm_up
 from compatfix.validate.oracle import ORACLE
 from compatfix.validate.plain import PlainDecoder, uncached
-from compatfix.validate.watch import RUNTIME, Forward, Tamper, Watch
+from compatfix.validate.watch import Forward, Tamper, Watch
 
 CHECKPOINTS = 8
 PROMPT = 4
@@ -109,11 +107,7 @@ class _Look(Tamper):
         done = len(self.taken)
         watch.keep_logits = done < len(self._marks) and length >= self._prompt + self._marks[done]
         if watch.keep_logits:
-            settled = copy.deepcopy(cache)
-            runtime = sys.modules.get(RUNTIME)
-            if runtime is not None:
-                runtime.crop_to(settled, length)
-            self.taken.append((len(watch.rounds), snapshot(settled)))
+            self.taken.append((len(watch.rounds), snapshot(settled(cache, length))))
 
 
 def _points(bench: Bench, prompt: Sequence[int], taken: Sequence[tuple[Forward, Snapshot]]) -> list[dict[str, Any]]:

@@ -104,9 +104,11 @@ def compare_one(
         entry = {"prompt": reference.index, "prompt_length": len(reference.prompt), "where": where, **difference}
         if not tally["differences"]:
             salt, count = reference.index, min(tokens, difference["index"] + bench.block)
-            entry["state"] = localise(
+            located, state = localise(
                 bench, mode, reference.prompt, reference.tokens, count, profile=profile, salt=salt
             )
+            if located:
+                entry["state"] = state
         tally["differences"].append(entry)
         return run
     _check_more(bench, tally, run, reference, nodes)

@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compatfix.validate.caches import cache_argument
+from compatfix.validate.caches import RUNTIME, cache_argument
 from compatfix.validate.oracle import Head, Oracle
 
-RUNTIME = "compatfix_runtime"
 HIDDEN = -1e4
 NOISE_TOLERANCE = 1e-3
 
@@ -97,7 +96,6 @@ class Watch:
     modules: Sequence[ModuleType]
     keep_logits: bool = False
     tamper: Tamper | None = None
-    on_state: Callable[[Forward, Any], None] | None = None
 
     prompt: list[int] = field(default_factory=list)
     rounds: list[Forward] = field(default_factory=list)
@@ -207,8 +205,6 @@ class Watch:
         # A pending chain may be committed inside verify, so the state counts when the model is about to read it.
         if not current.state_seen and cache_argument(args, kwargs) is current.cache:
             current.state_seen = True
-            if self.on_state is not None:
-                self.on_state(current, current.cache)
             if self.tamper is not None:
                 with self.quiet():
                     self.tamper.at_state(self, current.cache)
