@@ -29,6 +29,7 @@ from compatfix.attest import used
 JOBS = {
     "inspect": "compatfix.introspect.job:run",
     "validate": "compatfix.validate.job:run",
+    "diagnose": "compatfix.diagnose.job:run",
 }
 
 

@@ -55,6 +55,7 @@ class WeightsBench(Bench):
 
     prompts: list[list[int]]
     surplus: list[str]
+    missing: list[str]
 
     def prompt(self, index: int) -> list[int]:
         return self.prompts[index % len(self.prompts)] if self.prompts else super().prompt(index)
@@ -78,7 +79,8 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     target, surplus = _load(loader, target_dir, dtype, "target")
     progress(f"loading the draft ({weight_bytes(draft_dir) / GIB:.2f} GiB)", 1, 2)
     draft_class: Any = tree.draft_class
-    draft, draft_surplus = _load(draft_class, draft_dir, target.dtype, "draft")
+    missing: list[str] | None = [] if args.get("incomplete_draft") else None
+    draft, draft_surplus = _load(draft_class, draft_dir, target.dtype, "draft", missing)
     options = getattr(draft.config, "dflash_config", None) or {}
     mask = options.get("mask_token_id", getattr(draft.config, "mask_token_id", None))
     block = getattr(draft.config, "block_size", options.get("block_size"))
@@ -95,6 +97,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     )
     bench.prompts = _tokenised(target_dir, args.get("texts") or ())
     bench.surplus = [*surplus, *draft_surplus]
+    bench.missing = missing or []
     progress("loaded", 2, 2)
     return bench
 
@@ -142,12 +145,17 @@ def _summarise(row: dict[str, Any]) -> None:
     row["forwards_per_token"] = row["forwards"] / row["tokens"] if row["tokens"] else None
 
 
-def _load(loader: Any, directory: Path, dtype: Any, what: str) -> tuple[Any, list[str]]:
+def _load(
+    loader: Any, directory: Path, dtype: Any, what: str, tolerated: list[str] | None = None
+) -> tuple[Any, list[str]]:
+    """The model and its surplus keys. Missing keys are an error, or are added to `tolerated` where that is given."""
     with _loading(what):
         model, info = loader.from_pretrained(directory, dtype=dtype, output_loading_info=True, local_files_only=True)
     missing = sorted(info.get("missing_keys", ()))
     mismatched = sorted(str(entry) for entry in info.get("mismatched_keys", ()))
-    if missing or mismatched:
+    if tolerated is not None and not mismatched:
+        tolerated += missing
+    elif missing or mismatched:
         named = (missing or mismatched)[0]
         kind = "missing" if missing else "of another shape"
         count = len(missing) + len(mismatched)

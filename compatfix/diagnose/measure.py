@@ -1,0 +1,119 @@
+"""Runs the tree with toggles around it, prompt by prompt, and keeps what was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import torch
+
+from compatfix.diagnose.pair import Pair
+from compatfix.diagnose.plain_text import Reference
+from compatfix.diagnose.ranking import Measured
+from compatfix.diagnose.toggle import NotHere, Stack, Suspect, Toggle
+from compatfix.validate.bench import Mode, Run
+from compatfix.validate.compare import expected_tokens
+
+# A toggle none of whose first prompts gains anything is not measured on the others.
+SCREEN = 3
+
+
+class Raised(Exception):
+    """The tree raised under a toggle, or by itself; the message names the exception and the place."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One generation: tokens accepted per round on average, and whether its text is wrong (None: not compared)."""
+
+    accepted: float
+    wrong: bool | None
+
+
+Outcomes = dict[str, list[Outcome]]
+
+
+@dataclass
+class Bank:
+    """Measures on one pair; plain texts are made once per prompt."""
+
+    pair: Pair
+    prompts: list[list[int]]
+    tokens: int
+    modes: list[Mode]
+    stops: list[int]
+    runs: int = 0
+    _references: dict[tuple[int, ...], Reference] = field(default_factory=dict)
+
+    def all(self, toggles: Sequence[Toggle]) -> Outcomes:
+        """Every mode on every prompt. Raises Raised, NotHere."""
+        return {mode.name: [self.one(toggles, mode, i) for i in range(len(self.prompts))] for mode in self.modes}
+
+    def toggled(
+        self, kept: Sequence[Toggle], suspect: Suspect, rank: int, toggle: Toggle, before: Outcomes
+    ) -> list[Measured]:
+        """One toggle on top of those that are kept, in each of its modes. Raises Raised, NotHere."""
+        found = []
+        for mode in self.modes:
+            if mode.kind in toggle.modes:
+                found.append(self._in_mode(kept, suspect, rank, toggle, mode, before[mode.name]))
+        return found
+
+    def one(self, toggles: Sequence[Toggle], mode: Mode, index: int) -> Outcome:
+        forms = [toggle.prompts for toggle in toggles if toggle.prompts is not None]
+        prompt = forms[-1][index] if forms else self.prompts[index]
+        tampers = [toggle.tamper() for toggle in toggles if toggle.tamper is not None]
+        with ExitStack() as stack:
+            for toggle in toggles:
+                stack.enter_context(toggle.around())
+            self.runs += 1
+            run = self.pair.bench.run(
+                mode, prompt, self.tokens, profile=None, stops=self.stops, tamper=Stack(tampers) if tampers else None
+            )
+        if run.error is not None:
+            if run.error["type"] == NotHere.__name__:
+                raise NotHere(run.error["message"])
+            raise Raised(_told(run.error))
+        compared = not any(toggle.own_text for toggle in toggles)
+        return Outcome(fmean(run.lengths) if run.lengths else 1.0, self._wrong(run, prompt) if compared else None)
+
+    def _in_mode(
+        self, kept: Sequence[Toggle], suspect: Suspect, rank: int, toggle: Toggle, mode: Mode, before: list[Outcome]
+    ) -> Measured:
+        after: list[Outcome] = []
+        wrong = sum(bool(outcome.wrong) for outcome in before)
+        screened = False
+        for index in range(len(self.prompts)):
+            after.append(self.one([*kept, toggle], mode, index))
+            gained = any(b.accepted > a.accepted for a, b in zip(before, after, strict=False))
+            if len(after) == SCREEN < len(self.prompts) and not gained and not (wrong and not after[-1].wrong):
+                screened = True
+                break
+        return Measured(
+            suspect.name,
+            toggle.name,
+            mode.name,
+            rank,
+            tuple(outcome.accepted for outcome in before[: len(after)]),
+            tuple(outcome.accepted for outcome in after),
+            wrong,
+            wrong if screened or after[0].wrong is None else sum(bool(outcome.wrong) for outcome in after),
+            screened,
+        )
+
+    def _wrong(self, run: Run, prompt: Sequence[int]) -> bool:
+        key = tuple(prompt)
+        if key not in self._references:
+            with torch.inference_mode():
+                self._references[key] = Reference(self.pair.target, prompt, self.tokens)
+        reference = self._references[key]
+        noise = max(known.noise for known in self._references.values())
+        return reference.differs(run.tokens, len(expected_tokens(reference.tokens, self.tokens, self.stops)), noise)
+
+
+def _told(error: dict[str, object]) -> str:
+    place = error.get("place")
+    where = f" at {place['file']}:{place['line']}" if isinstance(place, dict) else ""
+    return f"{error['type']}{where}: {error['message']}"

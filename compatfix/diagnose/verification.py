@@ -1,0 +1,79 @@
+"""Suspects in the target's verification: rollback, several tokens at once, siblings that see one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compatfix.diagnose.pair import Pair
+from compatfix.diagnose.plain_text import Trace, restore
+from compatfix.diagnose.toggle import Suspect, Toggle
+from compatfix.validate.plain import uncached_rows
+from compatfix.validate.watch import Forward, Tamper, Watch
+
+STEP = "compatfix gate TREE --target TARGET --patch copy, then compatfix patch TREE"
+
+
+class RolledBack(Tamper):
+    """Before each verification the target's cache is that of plain decoding of what was committed."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._trace = Trace(pair.target)
+
+    def at_state(self, watch: Watch, cache: Any) -> None:
+        restore(cache, self._trace.follow(watch.committed), len(watch.committed))
+
+
+class ByPath(Tamper):
+    """Each node's logits and hidden states are those of an uncached forward over its root path."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._target = pair.target
+
+    def after_verify(self, watch: Watch, forward: Forward, output: Any) -> None:
+        if forward is watch.prefill:
+            return
+        parents = set(forward.parents)
+        paths = [forward.path_to(leaf) for leaf in range(len(forward.tokens)) if leaf not in parents]
+        texts = [[*forward.committed, *(forward.tokens[node] for node in path)] for path in paths]
+        states = list(output.hidden_states or ())
+        logits = output.logits.clone()
+        changed = [None if state is None else state.clone() for state in states]
+        with watch.quiet():
+            plain = uncached_rows(self._target, texts, hidden=bool(states))
+        for path, alone in zip(paths, plain, strict=True):
+            for offset, node in enumerate(path):
+                at = len(forward.committed) + offset
+                logits[0, node] = alone.logits[at].to(logits)
+                for own, other in zip(changed, alone.hidden, strict=False):
+                    if own is not None:
+                        own[0, node] = other[at].to(own)
+        output.logits = logits
+        if states:
+            output.hidden_states = tuple(changed)
+
+
+def suspects(pair: Pair) -> list[Suspect]:
+    return [
+        Suspect(
+            "rollback",
+            "Does a verification find the state of what was committed, and nothing of rejected tokens?",
+            "CF950",
+            (Toggle("target's cache as plain decoding leaves it", STEP, lambda: RolledBack(pair)),),
+        ),
+        Suspect(
+            "siblings",
+            "Do the nodes of a tree see only their own root path?",
+            "CF950",
+            (Toggle("every node from a forward over its root path", STEP, lambda: ByPath(pair), modes=("tree",)),),
+        )
+        if pair.bench.tree.tree
+        else Suspect("siblings", "Do the nodes of a tree see only their own root path?", "CF950", reason="no tree"),
+        Suspect(
+            "several tokens at once",
+            "Does a verification of several tokens give what one token at a time gives?",
+            "CF950",
+            (Toggle("every token from a forward of its own text", STEP, lambda: ByPath(pair), modes=("chain",)),),
+        )
+        if pair.bench.tree.chain
+        else Suspect("several tokens at once", "Is a chain verified as one by one?", "CF950", reason="no chain"),
+    ]

@@ -1,0 +1,312 @@
+"""Faults planted in copies of the trained pair and of the patched tree: in source, configs, weights, tokenizer, call."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from compatfix.diagnose.basis import hadamard
+from compatfix.validate.prompt_file import read_prompts
+
+ROOT = Path(__file__).parents[2]
+PAIR = ROOT / "examples" / "pair"
+
+
+@dataclass
+class Planted:
+    """A copy of everything, to be made wrong; `args` go to the job."""
+
+    home: Path
+    args: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tree(self) -> Path:
+        return self.home / "tree"
+
+    @property
+    def target(self) -> Path:
+        return self.home / "target"
+
+    @property
+    def draft(self) -> Path:
+        return self.home / "draft"
+
+    def job(self, **more: Any) -> dict[str, Any]:
+        texts = list(read_prompts(str(PAIR / "prompts.jsonl")))
+        places = {"tree": str(self.tree), "target": str(self.target), "draft": str(self.draft)}
+        usual = {"seed": 0, "texts": texts, "chat": "raw", "reference": None, "budgets": [8], "prompts": 6, "tokens": 16}
+        return {**places, **usual, **more, **self.args}
+
+    def source(self, file: str, *changes: tuple[str, str]) -> None:
+        path = self.tree / file
+        text = path.read_text()
+        for before, after in changes:
+            assert before in text, before
+            text = text.replace(before, after)
+        path.write_text(text)
+
+    def config(self, change: Callable[[dict[str, Any]], None], where: str = "draft") -> None:
+        path = self.home / where / "config.json"
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+
+    def draft_tensors(self, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+        path = self.draft / "model.safetensors"
+        tensors = load_file(path)
+        change(tensors)
+        save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+
+    def target_tensors(self, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+        """The shards become one file."""
+        tensors: dict[str, torch.Tensor] = {}
+        for path in sorted(self.target.glob("*.safetensors")):
+            tensors |= load_file(path)
+            path.unlink()
+        (self.target / "model.safetensors.index.json").unlink()
+        change(tensors)
+        one = {k: v.contiguous() for k, v in tensors.items()}
+        save_file(one, self.target / "model.safetensors", metadata={"format": "pt"})
+
+
+def planted(home: Path, tree: Path, plant: Callable[[Planted], None] | None = None) -> Planted:
+    made = Planted(home)
+    shutil.copytree(tree, made.tree)
+    for name in ("target", "draft"):
+        shutil.copytree(PAIR / name, home / name)
+    if plant is not None:
+        plant(made)
+    return made
+
+
+NOISE = "(block_ids)\n"
+BOTH = ("dflash.py", "ddtree.py")
+
+
+def wrong_nodes_committed(p: Planted) -> None:
+    p.source("ddtree.py", ("commit(past_key_values_target, accepted)",
+                           "commit(past_key_values_target, torch.arange(num_committed))"))  # fmt: skip
+
+
+def siblings_mixed(p: Planted) -> None:
+    mixed = "        output.logits = 0.5 * output.logits + 0.5 * output.logits[:, [0, *range(len(parents) - 1)]]\n"
+    p.source("ddtree.py", ("        posterior = sample(output.logits, temperature)\n",
+                           mixed + "        posterior = sample(output.logits, temperature)\n"))  # fmt: skip
+
+
+def verified_at_wrong_positions(p: Planted) -> None:
+    p.source("dflash.py", ("position_ids=block_positions", "position_ids=block_positions + 3 * (block_positions > start)"))
+
+
+def features_one_layer_off(p: Planted) -> None:
+    p.source("model/utils.py", ("    offset = 1\n", "    offset = 0\n"))
+
+
+def layer_ids_off(p: Planted) -> None:
+    p.config(lambda c: c["dflash_config"].update(target_layer_ids=[0, 1]))
+
+
+def mask_in_config(p: Planted) -> None:
+    p.config(lambda c: c["dflash_config"].update(mask_token_id=300))
+
+
+def mask_in_source(p: Planted) -> None:
+    for file in BOTH:
+        p.source(file, (NOISE, "(torch.where(torch.arange(block_size) > 0, 0, block_ids))\n"))
+
+
+def slot_masked(p: Planted) -> None:
+    for file in BOTH:
+        p.source(file, (NOISE, "(torch.full_like(block_ids, mask_token_id))\n"))
+
+
+def embeddings_scaled(p: Planted) -> None:
+    for file in BOTH:
+        p.source(file, (NOISE, "(block_ids) * target.config.hidden_size**0.5\n"))
+
+
+def positions_off(p: Planted) -> None:
+    slice_ = "position_ids=position_ids[:, past_key_values_draft.get_seq_length() : start + block_size]"
+    moved = slice_ + " + (torch.arange(start + block_size)[past_key_values_draft.get_seq_length() :] >= start)"
+    for file in BOTH:
+        p.source(file, (slice_, moved))
+
+
+def draft_windowed(p: Planted) -> None:
+    p.config(lambda c: c.update(layer_types=["sliding_attention"] * 2, sliding_window=4, use_sliding_window=True))
+
+
+def draft_causal(p: Planted) -> None:
+    p.config(lambda c: c.update(is_causal=True))
+
+
+def draft_keys_rolled(p: Planted) -> None:
+    crop = "crop_to(past_key_values_draft, start)\n"
+    rolled = "for layer in past_key_values_draft.layers:\n{0}    layer.keys = layer.keys.roll(1, dims=-2)\n"
+    p.source("dflash.py", (" " * 12 + crop, " " * 12 + crop + " " * 12 + rolled.format(" " * 12)))
+    p.source("ddtree.py", (" " * 8 + crop, " " * 8 + crop + " " * 8 + rolled.format(" " * 8)))
+
+
+def rope_theta(p: Planted) -> None:
+    p.config(lambda c: (c.update(rope_theta=1e6), c["rope_parameters"].update(rope_theta=1e6)))
+
+
+def weights_random(p: Planted) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        torch.manual_seed(1)
+        for name, tensor in tensors.items():
+            if tensor.ndim == 2:
+                tensors[name] = (torch.randn(tensor.shape) * 0.08).to(tensor.dtype)
+
+    p.draft_tensors(change)
+
+
+def weights_missing(p: Planted) -> None:
+    p.draft_tensors(lambda tensors: [tensors.pop(name) for name in list(tensors) if "layers.1.mlp" in name])
+
+
+def weights_zero(p: Planted) -> None:
+    p.draft_tensors(lambda tensors: tensors["fc.weight"].zero_())
+
+
+def rotated(tensors: dict[str, torch.Tensor], matrix: torch.Tensor) -> None:
+    """Norms fused into what reads them, then the residual stream turned: the function stays, its basis does not."""
+    for name in list(tensors):
+        if name.endswith(("input_layernorm.weight", "post_attention_layernorm.weight")) or name == "model.norm.weight":
+            gain = 1 + tensors[name].float()
+            where = name.rsplit(".", 2)[0]
+            if name == "model.norm.weight":
+                readers = ["lm_head.weight"]
+            elif "input_layernorm" in name:
+                readers = [k for k in tensors if k.startswith(where) and ("_proj" in k or "in_proj" in k)
+                           and "mlp" not in k and not k.endswith(("o_proj.weight", "out_proj.weight"))]  # fmt: skip
+            else:
+                readers = [f"{where}.mlp.gate_proj.weight", f"{where}.mlp.up_proj.weight"]
+            for reader in readers:
+                tensors[reader] = tensors[reader].float() * gain
+            tensors[name] = torch.zeros_like(tensors[name])
+            for reader in readers:
+                tensors[reader] = tensors[reader] @ matrix
+    for name in list(tensors):
+        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
+            tensors[name] = matrix.T @ tensors[name].float()
+    tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].float() @ matrix
+    for name, tensor in tensors.items():
+        tensors[name] = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+
+
+def hadamard_basis(p: Planted) -> None:
+    matrix = hadamard(96)
+    assert matrix is not None
+    p.target_tensors(lambda tensors: rotated(tensors, matrix))
+
+
+def orthogonal_basis(p: Planted) -> None:
+    torch.manual_seed(3)
+    p.target_tensors(lambda tensors: rotated(tensors, torch.linalg.qr(torch.randn(96, 96)).Q))
+
+
+def orthogonal_basis_with_reference(p: Planted) -> None:
+    orthogonal_basis(p)
+    p.args["reference"] = str(PAIR / "target")
+
+
+def template_in_the_way(p: Planted) -> None:
+    path = p.target / "tokenizer_config.json"
+    content = json.loads(path.read_text())
+    content["chat_template"] = (
+        "{% for m in messages %}{{ m['content'] }}{% endfor %}{{ ' #~9 ;|Q x7' * 3 }}"
+        "{% if enable_thinking %}{{ '%%^ zq' * 3 }}{% endif %}"
+    )
+    path.write_text(json.dumps(content))
+    p.args["chat"] = "template"
+
+
+def padded(p: Planted) -> None:
+    """Rows of the head behind the tokenizer's tokens that the draft's states meet, and the target's do not."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        torch.manual_seed(5)
+        head, embed = tensors["lm_head.weight"], tensors["model.embed_tokens.weight"]
+        rows = draft_only_direction(p)
+        tensors["lm_head.weight"] = torch.cat([head, rows.to(head)])
+        tensors["model.embed_tokens.weight"] = torch.cat([embed, torch.randn(len(rows), 96).to(embed) * 0.02])
+
+    p.target_tensors(change)
+    for where in ("target", "draft"):
+        p.config(lambda c: c.update(vocab_size=400), where)
+
+
+def draft_only_direction(p: Planted) -> torch.Tensor:
+    """(16, 96): from the mean of the draft's last norm, which no state of the target shares."""
+    raise NotImplementedError
+
+
+def cancelling_neurons(p: Planted) -> None:
+    """Two neurons that cancel in float32, and in bfloat16 only nearly: the draft was trained in float32."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        torch.manual_seed(7)
+        for name in list(tensors):
+            tensors[name] = tensors[name].float()
+        for layer in range(2):
+            mlp = f"layers.{layer}.mlp"
+            gate, up, down = (tensors[f"{mlp}.{kind}_proj.weight"] for kind in ("gate", "up", "down"))
+            weakest = (gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)).argsort()[:16]
+            for a, b in weakest.view(8, 2).tolist():
+                gate[b], up[b] = gate[a], up[a]
+                gate[a] *= 4
+                gate[b] *= 4
+                large = torch.randn(down.shape[0]) * 3000
+                down[:, b] = -large
+                down[:, a] = large + 0.3 * torch.randn(down.shape[0]) * 0
+
+    p.draft_tensors(change)
+    p.config(lambda c: c.update(dtype="float32"))
+
+
+def logits_multiplied(p: Planted) -> None:
+    """A draft trained with an output multiplier that the tree does not apply."""
+    p.draft_tensors(lambda tensors: tensors["norm.weight"].mul_(16))
+    p.config(lambda c: c.update(output_multiplier=0.0625))
+
+
+def two_faults(p: Planted) -> None:
+    mask_in_config(p)
+    features_one_layer_off(p)
+
+
+# name -> (what plants it, the suspects that must come first, in any order)
+FAULTS: dict[str, tuple[Callable[[Planted], None], tuple[str, ...]]] = {
+    "wrong nodes committed": (wrong_nodes_committed, ("rollback",)),
+    "siblings mixed": (siblings_mixed, ("siblings",)),
+    "verified at wrong positions": (verified_at_wrong_positions, ("several tokens at once",)),
+    "features one layer off": (features_one_layer_off, ("features",)),
+    "layer ids one lower": (layer_ids_off, ("layer ids",)),
+    "another mask in the config": (mask_in_config, ("mask token",)),
+    "pad for mask in the source": (mask_in_source, ("mask token",)),
+    "slot 0 masked": (slot_masked, ("slot 0",)),
+    "embeddings scaled": (embeddings_scaled, ("embedding scale",)),
+    "block's positions one later": (positions_off, ("draft's positions",)),
+    "draft windowed": (draft_windowed, ("draft's windows",)),
+    "draft causal": (draft_causal, ("draft's windows",)),
+    "draft's keys one off": (draft_keys_rolled, ("draft's cache",)),
+    "another rope theta": (rope_theta, ("draft's rope",)),
+    "draft's weights random": (weights_random, ("draft's weights",)),
+    "draft's tensors missing": (weights_missing, ("draft's weights",)),
+    "draft's fc zero": (weights_zero, ("draft's weights",)),
+    "Hadamard basis": (hadamard_basis, ("rotated basis",)),
+    "orthogonal basis, with a reference": (orthogonal_basis_with_reference, ("rotated basis",)),
+    "orthogonal basis, without": (orthogonal_basis, ("rotated basis",)),
+    "template in the way": (template_in_the_way, ("prompt form",)),
+    "draft needs float32": (cancelling_neurons, ("dtype",)),
+    "logits multiplied": (logits_multiplied, ("draft's logits",)),
+    "two faults": (two_faults, ("mask token", "features")),
+}
