@@ -22,6 +22,7 @@ from compatfix.model import Finding, Level, PatchPlan, Report, Scope
 
 if TYPE_CHECKING:
     from compatfix.attest.fingerprint import Used
+    from compatfix.diagnose.front import DiagnoseOptions
     from compatfix.process import OnStep
     from compatfix.report.baseline import Baseline
 
@@ -29,6 +30,7 @@ __all__ = [
     "apply_patch",
     "blocking",
     "conclusion",
+    "diagnose",
     "gate",
     "green",
     "inspect",
@@ -153,6 +155,27 @@ def gate(
     rules = RuleChoice(tuple(select), tuple(ignore), allow_dirty)
     chosen = options or ValidationOptions()
     report = gated(root, str(target), _name(draft), chosen, patching, rules, ladder, on_step, used)
+    return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
+
+
+def diagnose(
+    tree: str | Path,
+    target: str | Path,
+    draft: str | Path,
+    *,
+    options: DiagnoseOptions | None = None,
+    patched: bool = False,
+    on_step: OnStep = _silent,
+) -> Report:
+    """Why few drafted tokens are accepted: suspects toggled on this tree, or a `patched` copy, with real weights.
+
+    Raises: UsageError for bad input, and where the pair cannot be run at all.
+    """
+    from compatfix.diagnose.front import DiagnoseOptions, diagnosed
+
+    started = Clock()
+    chosen = options or DiagnoseOptions()
+    report = diagnosed(tree_directory(tree), str(target), str(draft), chosen, patched=patched, on_step=on_step)
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
 
 

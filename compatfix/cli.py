@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from compatfix import __version__, answer_commands, report_commands
+from compatfix import __version__, answer_commands, diagnose_commands, report_commands
 from compatfix.errors import UsageError
 from compatfix.options import (
     baseline_option,
@@ -392,6 +392,7 @@ def _show(report: Report, form: str, verbose: bool) -> None:
 
 main.add_command(answer_commands.explain)
 main.add_command(answer_commands.repro)
+main.add_command(diagnose_commands.diagnose)
 main.add_command(report_commands.report)
 
 if __name__ == "__main__":

@@ -260,7 +260,7 @@ _TABLE = (
          "With plain decoding's state or logits in place, more is accepted or wrong text becomes right.",
          "compatfix patch TREE, then compatfix gate TREE --target TARGET"),
     Code("CF951", "acceptance-lost-in-draft-input", "error", "the draft is given other input than it was trained on",
-         "`diagnose` toggles features, layer ids, mask token, slot 0, positions, windows, scales, rope and draft cache.",
+         "`diagnose` toggles features, layer ids, mask token, slot 0, positions, windows, scales, rope, draft cache.",
          "The text stays right and only the accepted length falls, so the draft gets the blame.",
          "make the edit that the finding names: the toggle that raised acceptance"),
     Code("CF952", "untrained-draft-weights", "error", "tensors of the draft are missing or untrained",

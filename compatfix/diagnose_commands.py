@@ -33,7 +33,7 @@ from compatfix.options import (
     help="The form in which the prompts are given now; the others are tried.",
 )
 @click.option("--reference", metavar="DIR", help="The target's unrotated checkpoint, to measure a rotated basis with.")
-@click.option("--prompts", type=click.IntRange(4), default=12, show_default=True, help="Fewer tell less.")
+@click.option("--prompts", type=click.IntRange(6), default=12, show_default=True, help="Fewer tell less.")
 @click.option("--max-new-tokens", "tokens", type=click.IntRange(4), default=32, show_default=True)
 @click.option("--tree-budget", "budgets", default="8", show_default=True, callback=split_budgets)
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -58,21 +58,24 @@ def diagnose(
 
     Exit 0: nothing raises acceptance, this is what the draft achieves here. 1: a cause was found. 2: it cannot be run.
     """
-    from compatfix import api, cli
+    # The commands' shared ends live in cli.py, which imports this module.
+    from compatfix import api
+    from compatfix.cli import _finish, _progress, _worker_options
     from compatfix.diagnose.front import DiagnoseOptions, conclusion, exit_code
+    from compatfix.report.files import check_writable
     from compatfix.validate.prompt_file import read_prompts
 
-    cli.check_writable(report_dir)
+    check_writable(report_dir)
     texts = () if prompt_file is None else read_prompts(prompt_file)
-    with cli.progress() as on_step:
+    with _progress() as on_step:
         report = api.diagnose(
             tree,
             target,
             draft,
-            options=DiagnoseOptions(**cli.worker_options(options), texts=texts),
+            options=DiagnoseOptions(**_worker_options(options), texts=texts),
             patched=patching == "copy",
             on_step=on_step,
         )
-    cli.finish(report, report_dir, form, verbose)
+    _finish(report, report_dir, form, verbose)
     click.echo(conclusion(report), err=form != "text")
     sys.exit(exit_code(report))

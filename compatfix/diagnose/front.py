@@ -106,10 +106,14 @@ def exit_code(report: Report) -> int:
 
 def _statements(found: Mapping[str, Any]) -> Iterator[Statement]:
     topic, prompts = "accepted length", f"{found['prompts']} prompts of at most {found['tokens']} tokens"
-    yield Statement(topic, "baseline", f"as it runs: {_told(found['baseline'])} ({prompts})", "measured", found["baseline"])
+    yield Statement(
+        topic, "baseline", f"as it runs: {_told(found['baseline'])} ({prompts})", "measured", found["baseline"]
+    )
     if found["levels"]:
         names = ", ".join(level["repair"] for level in found["levels"])
-        yield Statement(topic, "repaired", f"with {names} repaired: {_told(found['repaired'])}", "measured", found["repaired"])
+        yield Statement(
+            topic, "repaired", f"with {names} repaired: {_told(found['repaired'])}", "measured", found["repaired"]
+        )
     yield Statement(topic, "floor", f"of an untrained draft: {_told(found['floor'])}", "measured", found["floor"])
     always = f"if the draft were always right: {found['block']}, the block size"
     yield Statement(topic, "always right", always, "read", found["block"])

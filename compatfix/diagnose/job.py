@@ -18,7 +18,7 @@ from compatfix.diagnose.toggle import NotHere, Suspect, Toggle
 from compatfix.diagnose.verdicts import Level, verdicts
 from compatfix.serial import to_plain
 from compatfix.validate import weights
-from compatfix.validate.load_tree import TreeError
+from compatfix.validate.entries import TreeError
 from compatfix.worker import JobError
 
 LEVELS = 4
@@ -78,9 +78,7 @@ def _diagnosed(pair: Pair, args: dict[str, Any], progress: Progress) -> dict[str
     try:
         start = bank.all(())
     except (Raised, NotHere) as error:
-        raise JobError(
-            f"the tree raised {error}; compatfix gate finds out why, before acceptance can be asked for"
-        ) from error
+        raise JobError(f"the tree raised {error}; run compatfix gate first, which finds out why") from error
     suspects = suspects_of(pair)
     only = args.get("only")
     if only:

@@ -83,7 +83,7 @@ class Bank:
         self, kept: Sequence[Toggle], suspect: Suspect, rank: int, toggle: Toggle, mode: Mode, before: list[Outcome]
     ) -> Measured:
         after: list[Outcome] = []
-        wrong = sum(bool(outcome.wrong) for outcome in before)
+        wrong = sum(bool(outcome.wrong) for outcome in before) if toggle.repairs_text else 0
         screened = False
         for index in range(len(self.prompts)):
             after.append(self.one([*kept, toggle], mode, index))
@@ -99,7 +99,7 @@ class Bank:
             tuple(outcome.accepted for outcome in before[: len(after)]),
             tuple(outcome.accepted for outcome in after),
             wrong,
-            wrong if screened or after[0].wrong is None else sum(bool(outcome.wrong) for outcome in after),
+            wrong if screened or not wrong else sum(bool(outcome.wrong) for outcome in after),
             screened,
         )
 

@@ -21,7 +21,8 @@ class Toggle:
     """One change from outside. `tamper` is made anew for every generation; `around` holds while a generation runs.
 
     `prompts` replaces the prompts by the same texts in another form. `step` says what to edit where this toggle gains.
-    `own_text` toggles give the target another text by right, so that their text is not compared.
+    `own_text` toggles give the target another text by right, so that their text is not compared. `repairs_text` toggles
+    can mend a text; any other may do so by luck only, when other drafts meet a broken verification.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Toggle:
     modes: tuple[str, ...] = BOTH
     prompts: Sequence[list[int]] | None = None
     own_text: bool = False
+    repairs_text: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from compatfix.diagnose.ranking import STATUSES, Measured, Status, best_of, counts, weight_of
+from compatfix.diagnose.ranking import STATUSES, Measured, Status, best_of, counting, gaining, weight_of
 from compatfix.model import Evidence
 
 if TYPE_CHECKING:
@@ -70,11 +70,17 @@ def _place(verdict: SuspectVerdict) -> tuple[int, int, int, float]:
 
 def _verdict(suspect: Suspect, levels: Sequence[Level], failed: Mapping[str, str]) -> SuspectVerdict:
     blank = SuspectVerdict(suspect.name, suspect.question, suspect.code, "not the cause", "", "measured")
+    known = [gaining(level.measured) for level in levels]
     for number, level in enumerate(levels, start=1):
         choice = level.choice
         if choice is not None and choice.suspect == suspect.name:
             step = next(toggle.step for toggle in suspect.toggles if toggle.name == choice.toggle)
-            return replace(_numbers(blank, choice, number), status=weight_of(choice), reason=_gained(choice), step=step)
+            return replace(
+                _numbers(blank, choice, number, known[number - 1]),
+                status=weight_of(choice),
+                reason=_gained(choice),
+                step=step,
+            )
     first = [entry for entry in levels[0].measured if entry.suspect == suspect.name]
     last = [entry for entry in levels[-1].measured if entry.suspect == suspect.name]
     best = best_of(first)
@@ -86,19 +92,21 @@ def _verdict(suspect: Suspect, levels: Sequence[Level], failed: Mapping[str, str
             return replace(blank, reason="all tensors are there, finite, and none looks untrained", evidence="read")
         return replace(blank, status="not applicable", reason=suspect.reason, evidence="read")
     note = f"; not measured: {suspect.unmeasured}" if suspect.unmeasured else ""
-    if any(counts(entry, len(levels[0].measured)) or entry.mends_text for entry in first):
+    if any(entry in first for entry in counting(levels[0].measured)) or any(entry.mends_text for entry in first):
         later = best_of(last)
         keeper = next(level.choice for level in levels if level.choice is not None)
         if later is not None:
             reason = f"gains {best.gain:+.2f} alone, and {later.gain:+.2f} once {keeper.suspect} is repaired"
-            return replace(_numbers(blank, best, 0), reason=reason + note)
+            return replace(_numbers(blank, best, 0, known[0]), reason=reason + note)
     tried = len(suspect.toggles)
     what = f"none of {tried} toggles raises" if tried > 1 else "the toggle does not raise"
     reason = f"{what} acceptance by more than noise (best {best.gain:+.2f})" + note
-    return replace(_numbers(blank, best, 0), reason=reason)
+    return replace(_numbers(blank, best, 0, known[0]), reason=reason)
 
 
-def _numbers(verdict: SuspectVerdict, entry: Measured, level: int) -> SuspectVerdict:
+def _numbers(
+    verdict: SuspectVerdict, entry: Measured, level: int, known: Mapping[tuple[str, str, str], float]
+) -> SuspectVerdict:
     return replace(
         verdict,
         toggle=entry.toggle,
@@ -106,7 +114,7 @@ def _numbers(verdict: SuspectVerdict, entry: Measured, level: int) -> SuspectVer
         before=fmean(entry.before),
         after=fmean(entry.after),
         gain=entry.gain,
-        chance=entry.chance,
+        chance=known.get(entry.key),
         prompts=len(entry.gains),
         level=level,
     )

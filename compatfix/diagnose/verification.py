@@ -10,6 +10,8 @@ from compatfix.diagnose.toggle import Suspect, Toggle
 from compatfix.validate.plain import uncached_rows
 from compatfix.validate.watch import Forward, Tamper, Watch
 
+SIBLINGS = "Do the nodes of a tree see only their own root path?"
+SEVERAL = "Does a verification of several tokens give what one token at a time gives?"
 STEP = "compatfix gate TREE --target TARGET --patch copy, then compatfix patch TREE"
 
 
@@ -53,27 +55,23 @@ class ByPath(Tamper):
 
 
 def suspects(pair: Pair) -> list[Suspect]:
-    return [
-        Suspect(
-            "rollback",
-            "Does a verification find the state of what was committed, and nothing of rejected tokens?",
-            "CF950",
-            (Toggle("target's cache as plain decoding leaves it", STEP, lambda: RolledBack(pair)),),
-        ),
-        Suspect(
-            "siblings",
-            "Do the nodes of a tree see only their own root path?",
-            "CF950",
-            (Toggle("every node from a forward over its root path", STEP, lambda: ByPath(pair), modes=("tree",)),),
-        )
-        if pair.bench.tree.tree
-        else Suspect("siblings", "Do the nodes of a tree see only their own root path?", "CF950", reason="no tree"),
-        Suspect(
-            "several tokens at once",
-            "Does a verification of several tokens give what one token at a time gives?",
-            "CF950",
-            (Toggle("every token from a forward of its own text", STEP, lambda: ByPath(pair), modes=("chain",)),),
-        )
-        if pair.bench.tree.chain
-        else Suspect("several tokens at once", "Is a chain verified as one by one?", "CF950", reason="no chain"),
-    ]
+    question = "Does a verification find the state of what was committed, and nothing of rejected tokens?"
+    state = "target's cache as plain decoding leaves it"
+    rollback = Toggle(state, STEP, lambda: RolledBack(pair), repairs_text=True)
+    return [Suspect("rollback", question, "CF950", (rollback,)), _siblings(pair), _several(pair)]
+
+
+def _siblings(pair: Pair) -> Suspect:
+    if pair.bench.tree.tree is None:
+        return Suspect("siblings", SIBLINGS, "CF950", reason="no tree")
+    name = "every node from a forward over its root path"
+    toggle = Toggle(name, STEP, lambda: ByPath(pair), modes=("tree",), repairs_text=True)
+    return Suspect("siblings", SIBLINGS, "CF950", (toggle,))
+
+
+def _several(pair: Pair) -> Suspect:
+    if pair.bench.tree.chain is None:
+        return Suspect("several tokens at once", SEVERAL, "CF950", reason="no chain")
+    name = "every token from a forward of its own text"
+    toggle = Toggle(name, STEP, lambda: ByPath(pair), modes=("chain",), repairs_text=True)
+    return Suspect("several tokens at once", SEVERAL, "CF950", (toggle,))

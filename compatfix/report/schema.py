@@ -241,6 +241,25 @@ _SHAPES: dict[str, Schema] = {
             "error": _RAISED,
         }
     ),
+    "Suspect": _object(
+        {
+            "name": _TEXT,
+            "question": _TEXT,
+            "code": _TEXT,
+            "status": {"enum": ["cause", "contributes", "unmeasured", "not the cause", "not applicable"]},
+            "reason": _TEXT,
+            "evidence": {"enum": ["measured", "read", "assumed"]},
+            "step": _NAME,
+            "toggle": _NAME,
+            "mode": _NAME,
+            "before": _NUMBER,
+            "after": _NUMBER,
+            "gain": _NUMBER,
+            "chance": _NUMBER,
+            "prompts": _COUNT,
+            "level": _COUNT,
+        }
+    ),
     "WithMargins": _object(
         {
             "dtype": _TEXT,
@@ -332,6 +351,22 @@ _SECTIONS: dict[str, Schema] = {
             "layers": _list(_TEXT),
             "states": _ANY_OBJECT,
             "read_by_draft": _list({"type": "integer"}),
+        }
+    ),
+    "diagnosis": _object(
+        {
+            "modes": _list(_TEXT),
+            "prompts": _COUNT,
+            "tokens": _COUNT,
+            "runs": _COUNT,
+            "block": _COUNT,
+            "baseline": _map(_NUMBER),
+            "repaired": _map(_NUMBER),
+            "floor": _map(_NUMBER),
+            "wrong_texts": _map(_COUNT),
+            "repaired_wrong_texts": _map(_COUNT),
+            "levels": _list(_object({"repair": _TEXT, "toggle": _TEXT, "accepted": _map(_NUMBER)})),
+            "suspects": _list(_ref("Suspect")),
         }
     ),
     "baseline": _object({"file": _TEXT, "known": _COUNT, "gone": _list({"type": "object"})}),

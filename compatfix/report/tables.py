@@ -207,8 +207,25 @@ def _baseline(section: Mapping[str, Any]) -> Iterator[Table]:
         yield Table("Known findings that no longer occur", ("code", "path", "message", "times"), rows, note)
 
 
+def _diagnosis(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple(
+        (
+            suspect["name"],
+            suspect["status"],
+            *("" if suspect[name] is None else f"{suspect[name]:.2f}" for name in ("before", "after")),
+            suspect["reason"],
+            suspect["evidence"],
+        )
+        for suspect in section["suspects"]
+    )
+    columns = ("suspect", "what it is", "without", "with", "how it is known", "evidence")
+    note = "accepted length without and with the toggle that did most; a cause is measured on top of those above it"
+    yield Table("Why acceptance is what it is", columns, rows, note)
+
+
 Build = Callable[[Any], Iterator[Table]]
 _BUILDERS: dict[str, Build] = {
+    "diagnosis": _diagnosis,
     "weights": _weights,
     "measured": timing_tables,
     "ladder": _ladder,

@@ -1,4 +1,4 @@
-"""Faults planted in copies of the trained pair and of the patched tree: in source, configs, weights, tokenizer, call."""
+"""Faults planted in copies of the trained pair and of the patched tree: source, configs, weights, tokenizer, call."""
 
 from __future__ import annotations
 
@@ -41,7 +41,15 @@ class Planted:
     def job(self, **more: Any) -> dict[str, Any]:
         texts = list(read_prompts(str(PAIR / "prompts.jsonl")))
         places = {"tree": str(self.tree), "target": str(self.target), "draft": str(self.draft)}
-        usual = {"seed": 0, "texts": texts, "chat": "raw", "reference": None, "budgets": [8], "prompts": 6, "tokens": 16}
+        usual = {
+            "seed": 0,
+            "texts": texts,
+            "chat": "raw",
+            "reference": None,
+            "budgets": [8],
+            "prompts": 6,
+            "tokens": 16,
+        }
         return {**places, **usual, **more, **self.args}
 
     def source(self, file: str, *changes: tuple[str, str]) -> None:
@@ -90,19 +98,41 @@ NOISE = "(block_ids)\n"
 BOTH = ("dflash.py", "ddtree.py")
 
 
-def wrong_nodes_committed(p: Planted) -> None:
-    p.source("ddtree.py", ("commit(past_key_values_target, accepted)",
-                           "commit(past_key_values_target, torch.arange(num_committed))"))  # fmt: skip
+def plausible(p: Planted) -> None:
+    """The fixes that everyone tries first: they run, and a hybrid's recurrent states are not rolled back."""
+    from compatfix.rewrites import copy_tree, plausible_fix, write_copy
+
+    shutil.rmtree(p.tree)
+    copy_tree(ROOT / "vendor" / "ddtree_ref", p.tree)
+    write_copy(plausible_fix(p.tree))
+
+
+# What a kernel that mixes up the tokens of one forward does, from the second round on: start-up has passed by then.
+MIXING = """        round_ended = cuda_time()
+
+        def mixed(module, args, kwargs, output):
+            several = kwargs.get("use_cache") and output.shape[1] > 1
+            return 0.4 * output + 0.6 * output.roll(1, 1) if several else output
+
+        if not acceptance_lengths:
+            mixing = target.model.layers[-1].register_forward_hook(mixed, with_kwargs=True)
+"""
+
+
+def _mixing(p: Planted, file: str, last: str) -> None:
+    p.source(
+        file,
+        ("        round_ended = cuda_time()\n", MIXING),
+        (last, f"    mixing.remove()\n{last}"),
+    )
 
 
 def siblings_mixed(p: Planted) -> None:
-    mixed = "        output.logits = 0.5 * output.logits + 0.5 * output.logits[:, [0, *range(len(parents) - 1)]]\n"
-    p.source("ddtree.py", ("        posterior = sample(output.logits, temperature)\n",
-                           mixed + "        posterior = sample(output.logits, temperature)\n"))  # fmt: skip
+    _mixing(p, "ddtree.py", "    output_ids = output_ids[:, : start + 1]\n")
 
 
-def verified_at_wrong_positions(p: Planted) -> None:
-    p.source("dflash.py", ("position_ids=block_positions", "position_ids=block_positions + 3 * (block_positions > start)"))
+def chain_mixed(p: Planted) -> None:
+    _mixing(p, "dflash.py", "    output_ids = output_ids[:, : start + 1]\n")
 
 
 def features_one_layer_off(p: Planted) -> None:
@@ -229,26 +259,6 @@ def template_in_the_way(p: Planted) -> None:
     p.args["chat"] = "template"
 
 
-def padded(p: Planted) -> None:
-    """Rows of the head behind the tokenizer's tokens that the draft's states meet, and the target's do not."""
-
-    def change(tensors: dict[str, torch.Tensor]) -> None:
-        torch.manual_seed(5)
-        head, embed = tensors["lm_head.weight"], tensors["model.embed_tokens.weight"]
-        rows = draft_only_direction(p)
-        tensors["lm_head.weight"] = torch.cat([head, rows.to(head)])
-        tensors["model.embed_tokens.weight"] = torch.cat([embed, torch.randn(len(rows), 96).to(embed) * 0.02])
-
-    p.target_tensors(change)
-    for where in ("target", "draft"):
-        p.config(lambda c: c.update(vocab_size=400), where)
-
-
-def draft_only_direction(p: Planted) -> torch.Tensor:
-    """(16, 96): from the mean of the draft's last norm, which no state of the target shares."""
-    raise NotImplementedError
-
-
 def cancelling_neurons(p: Planted) -> None:
     """Two neurons that cancel in float32, and in bfloat16 only nearly: the draft was trained in float32."""
 
@@ -285,9 +295,9 @@ def two_faults(p: Planted) -> None:
 
 # name -> (what plants it, the suspects that must come first, in any order)
 FAULTS: dict[str, tuple[Callable[[Planted], None], tuple[str, ...]]] = {
-    "wrong nodes committed": (wrong_nodes_committed, ("rollback",)),
+    "recurrent states not rolled back": (plausible, ("rollback", "siblings")),
     "siblings mixed": (siblings_mixed, ("siblings",)),
-    "verified at wrong positions": (verified_at_wrong_positions, ("several tokens at once",)),
+    "chain mixed": (chain_mixed, ("several tokens at once",)),
     "features one layer off": (features_one_layer_off, ("features",)),
     "layer ids one lower": (layer_ids_off, ("layer ids",)),
     "another mask in the config": (mask_in_config, ("mask token",)),
