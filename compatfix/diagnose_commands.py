@@ -33,6 +33,7 @@ from compatfix.options import (
     help="The form in which the prompts are given now; the others are tried.",
 )
 @click.option("--reference", metavar="DIR", help="The target's unrotated checkpoint, to measure a rotated basis with.")
+@click.option("--only", multiple=True, metavar="SUSPECT", help="Try this suspect; may be given several times.")
 @click.option("--prompts", type=click.IntRange(6), default=12, show_default=True, help="Fewer tell less.")
 @click.option("--max-new-tokens", "tokens", type=click.IntRange(4), default=32, show_default=True)
 @click.option("--tree-budget", "budgets", default="8", show_default=True, callback=split_budgets)

@@ -160,7 +160,7 @@ def unmeasured(scope: Scope, reason: str, next_step: str) -> ScopeVerdict:
 class Report:
     """Everything that one run found, ready for any renderer.
 
-    `kind` is "inspect", "patch", "validate" or "gate". `sections` holds the measured tables by name ("losslessness",
+    `kind` is "inspect", "patch", "validate", "gate" or "diagnose". `sections` holds the measured tables by name ("losslessness",
     "faults", "bf16", "benchmark", "ladder", …) as JSON; their shapes are described in docs/report-schema.md.
     `required` are the scopes that had to pass; findings of level `fail_on` or graver count.
     """

@@ -22,6 +22,7 @@ class DiagnoseOptions:
     """How much to measure: prompts and tokens of each, the tree's budgets, and the form of the prompts (`chat`).
 
     `texts` are the prompts, or else the tool's own. `reference` is the directory of the target's unrotated checkpoint.
+    `only` names the suspects to try; () for all.
     """
 
     prompts: int = 12
@@ -31,6 +32,7 @@ class DiagnoseOptions:
     chat: Chat = "raw"
     texts: tuple[str, ...] = ()
     reference: str | None = None
+    only: tuple[str, ...] = ()
     python: str | None = None
     time_limit: float | None = None
     memory_limit: int | None = None
@@ -55,6 +57,7 @@ def diagnosed(
         "chat": options.chat,
         "texts": list(options.texts),
         "reference": options.reference,
+        "only": list(options.only),
     }
     limits: dict[str, Any] = {"time_limit": options.time_limit, "memory_limit": options.memory_limit}
     subject = {"target": target, "draft": draft, "tree judged": "a patched copy" if patched else "as it is on disk"}

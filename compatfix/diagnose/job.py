@@ -73,16 +73,15 @@ def suspects_of(pair: Pair) -> list[Suspect]:
 
 
 def _diagnosed(pair: Pair, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    suspects = suspects_of(pair)
+    if args.get("only"):
+        suspects = _named(suspects, args["only"])
     bank = _bank(pair, args)
     progress("as it runs", 0, None)
     try:
         start = bank.all(())
     except (Raised, NotHere) as error:
         raise JobError(f"the tree raised {error}; run compatfix gate first, which finds out why") from error
-    suspects = suspects_of(pair)
-    only = args.get("only")
-    if only:
-        suspects = [suspect for suspect in suspects if suspect.name in only]
     progress("an untrained draft", 0, None)
     floor = bank.all((draft_weights.floor(pair),))
     levels, failed = _eliminate(bank, suspects, start, progress)
@@ -108,6 +107,14 @@ def _diagnosed(pair: Pair, args: dict[str, Any], progress: Progress) -> dict[str
         ],
         "suspects": [to_plain(verdict) for verdict in found],
     }
+
+
+def _named(suspects: Sequence[Suspect], names: Sequence[str]) -> list[Suspect]:
+    known = [suspect.name for suspect in suspects]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise JobError(f"no suspect {unknown[0]!r}; suspects are {', '.join(known)}")
+    return [suspect for suspect in suspects if suspect.name in names]
 
 
 def _bank(pair: Pair, args: dict[str, Any]) -> Bank:

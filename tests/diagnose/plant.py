@@ -47,8 +47,8 @@ class Planted:
             "chat": "raw",
             "reference": None,
             "budgets": [8],
-            "prompts": 6,
-            "tokens": 16,
+            "prompts": 12,
+            "tokens": 12,
         }
         return {**places, **usual, **more, **self.args}
 
@@ -260,7 +260,7 @@ def template_in_the_way(p: Planted) -> None:
 
 
 def cancelling_neurons(p: Planted) -> None:
-    """Two neurons that cancel in float32, and in bfloat16 only nearly: the draft was trained in float32."""
+    """Pairs of equal neurons whose large weights cancel in float32 and are rounded apart in bfloat16."""
 
     def change(tensors: dict[str, torch.Tensor]) -> None:
         torch.manual_seed(7)
@@ -269,14 +269,12 @@ def cancelling_neurons(p: Planted) -> None:
         for layer in range(2):
             mlp = f"layers.{layer}.mlp"
             gate, up, down = (tensors[f"{mlp}.{kind}_proj.weight"] for kind in ("gate", "up", "down"))
-            weakest = (gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)).argsort()[:16]
-            for a, b in weakest.view(8, 2).tolist():
-                gate[b], up[b] = gate[a], up[a]
-                gate[a] *= 4
-                gate[b] *= 4
-                large = torch.randn(down.shape[0]) * 3000
-                down[:, b] = -large
-                down[:, a] = large + 0.3 * torch.randn(down.shape[0]) * 0
+            order = (gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)).argsort().tolist()
+            for weak, strong in zip(order[:4], order[-4:], strict=True):
+                gate[weak], up[weak] = gate[strong], up[strong]
+                large = torch.randn(down.shape[0]) * 1000
+                down[:, strong] += large
+                down[:, weak] = -large
 
     p.draft_tensors(change)
     p.config(lambda c: c.update(dtype="float32"))

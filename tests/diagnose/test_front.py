@@ -92,11 +92,3 @@ def test_bad_input_is_told_in_a_line_and_exit_code_2(arguments: list[str], said:
     assert run.exit_code == 2
     assert said in run.stderr
     assert not list(tmp_path.iterdir())
-
-
-def test_a_tree_that_raises_is_sent_to_the_gate(tmp_path: Path) -> None:
-    command = ["diagnose", str(ROOT / "vendor" / "ddtree_ref"), "--target", str(PAIR / "target")]
-    command += ["--draft", str(PAIR / "draft"), "--prompt-file", str(PAIR / "prompts.jsonl")]
-    run = CliRunner().invoke(main, [*command, "--report-dir", str(tmp_path)])
-    assert run.exit_code == 2
-    assert "run compatfix gate first" in run.stderr

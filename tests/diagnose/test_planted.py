@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
+from compatfix import api
+from compatfix.diagnose.front import DiagnoseOptions, exit_code
+from compatfix.errors import UsageError
 from compatfix.process import Worker
 from compatfix.rewrites import patch_copy
+from compatfix.validate.prompt_file import read_prompts
 
-from .plant import FAULTS, ROOT, planted
+from .plant import FAULTS, PAIR, ROOT, planted
 
-# In the quick tests a few suspects stand beside the right one, and the tree only where the fault is the tree's.
+# In the quick tests a few suspects stand beside the right one, on prompts that the healthy draft follows.
 QUICK = {
-    "another mask in the config": ["mask token", "slot 0", "draft's weights"],
+    "another mask in the config": ["mask token", "draft's weights"],
     "features one layer off": ["features", "draft's cache"],
 }
+LINES = (1, 2, 7, 13, 14, 15)
+FEW = {"budgets": [], "prompts": 6, "tokens": 8}
 
 
 @pytest.fixture(scope="module")
@@ -33,35 +39,58 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
+@pytest.fixture(scope="module")
+def texts() -> tuple[str, ...]:
+    lines = read_prompts(str(PAIR / "prompts.jsonl"))
+    return tuple(lines[line] for line in LINES)
+
+
 def causes(found: dict[str, Any]) -> list[str]:
     return [suspect["name"] for suspect in found["suspects"] if suspect["status"] == "cause"]
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_planted_fault_comes_first(name: str, worker: Worker, patched: Path, tmp_path: Path) -> None:
+def test_the_planted_fault_comes_first(
+    name: str, worker: Worker, patched: Path, texts: tuple[str, ...], tmp_path: Path
+) -> None:
     plant, expected = FAULTS[name]
     made = planted(tmp_path / "made", patched, plant)
-    found = worker.run("diagnose", made.job(only=QUICK[name], budgets=[], tokens=12))
+    found = worker.run("diagnose", made.job(only=QUICK[name], texts=list(texts), **FEW))
     assert causes(found)[: len(expected)] == list(expected)
     assert found["repaired"]["chain"] > 1.2 * found["baseline"]["chain"] > found["floor"]["chain"]
 
 
-def test_missing_tensors_are_told_and_not_refused(worker: Worker, patched: Path, tmp_path: Path) -> None:
+def test_missing_tensors_are_told_and_not_refused(
+    worker: Worker, patched: Path, texts: tuple[str, ...], tmp_path: Path
+) -> None:
     made = planted(tmp_path / "made", patched, FAULTS["draft's tensors missing"][0])
-    found = worker.run("diagnose", made.job(only=["draft's weights"], budgets=[], tokens=8))
+    found = worker.run("diagnose", made.job(only=["draft's weights"], texts=list(texts), **FEW))
     first = found["suspects"][0]
     assert (first["name"], first["status"], first["evidence"]) == ("draft's weights", "cause", "read")
     assert "3 tensors are not in the draft's checkpoint" in first["reason"]
 
 
-def test_a_healthy_pair_has_no_cause(worker: Worker, patched: Path, tmp_path: Path) -> None:
-    made = planted(tmp_path / "made", patched)
-    only = ["mask token", "features", "rollback", "siblings", "draft's weights"]
-    found = worker.run("diagnose", made.job(only=only, tokens=12))
-    assert causes(found) == []
+def test_a_tree_that_raises_is_sent_to_the_gate(worker: Worker, tmp_path: Path) -> None:
+    made = planted(tmp_path / "made", ROOT / "vendor" / "ddtree_ref")
+    with pytest.raises(UsageError, match=r"raised AssertionError at dflash\.py:\d+: .*; run compatfix gate first"):
+        worker.run("diagnose", made.job(**FEW))
+
+
+def test_an_unknown_suspect_is_refused_with_the_names_of_all(worker: Worker, patched: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no suspect 'luck'; suspects are .*mask token"):
+        worker.run("diagnose", planted(tmp_path / "made", patched).job(only=["luck"], **FEW))
+
+
+def test_a_healthy_pair_has_no_cause(texts: tuple[str, ...]) -> None:
+    only = ("features", "rollback", "siblings", "draft's weights")
+    options = DiagnoseOptions(prompts=6, tokens=8, texts=texts, only=only)
+    tree = ROOT / "vendor" / "ddtree_ref"
+    report = api.diagnose(tree, PAIR / "target", PAIR / "draft", options=options, patched=True)
+    found = report.sections["diagnosis"]
     assert {suspect["status"] for suspect in found["suspects"]} == {"not the cause"}
-    assert not any(found["wrong_texts"].values())
-    assert found["baseline"]["tree-8"] >= found["baseline"]["chain"] > 2 > 1.5 > found["floor"]["chain"]
+    assert (report.findings, exit_code(report)) == ((), 0)
+    assert found["wrong_texts"] == {"chain": 0, "tree-8": 0}
+    assert min(found["baseline"].values()) > 2.5 > 1.5 > max(found["floor"].values())
 
 
 @pytest.mark.sweep
