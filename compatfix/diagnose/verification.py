@@ -7,6 +7,7 @@ from typing import Any
 from compatfix.diagnose.pair import Pair
 from compatfix.diagnose.plain_text import Trace, restore
 from compatfix.diagnose.toggle import Suspect, Toggle
+from compatfix.validate.caches import settle
 from compatfix.validate.plain import uncached_rows
 from compatfix.validate.watch import Forward, Tamper, Watch
 
@@ -21,7 +22,9 @@ class RolledBack(Tamper):
     def __init__(self, pair: Pair) -> None:
         self._trace = Trace(pair.target)
 
-    def at_state(self, watch: Watch, cache: Any) -> None:
+    def before_verify(self, watch: Watch, cache: Any) -> None:
+        # Inside a verification the runtime withholds recurrent states, and would not read what is written there.
+        settle(cache, len(watch.committed))
         restore(cache, self._trace.follow(watch.committed), len(watch.committed))
 
 

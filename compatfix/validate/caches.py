@@ -99,17 +99,22 @@ def first_difference(
 
 
 def settled(cache: Any, length: int) -> Any:
-    """A copy of a cache as its next verification would find it: a chain that is still pending is committed in it.
+    """A copy of a cache, settled."""
+    copied = copy.deepcopy(cache)
+    settle(copied, length)
+    return copied
+
+
+def settle(cache: Any, length: int) -> None:
+    """Commits a chain that is still pending in the runtime, as the cache's next verification would.
 
     `length` is the number of tokens that were committed. Inside a verification the runtime may withhold states, so this
-    is for the time before. What the runtime refuses to settle is copied as it is.
+    is for the time before. What the runtime refuses to settle stays as it is.
     """
-    copied = copy.deepcopy(cache)
     runtime = sys.modules.get(RUNTIME)
     if runtime is not None:
         with contextlib.suppress(Exception):
-            runtime.crop_to(copied, length)
-    return copied
+            runtime.crop_to(cache, length)
 
 
 def differences(seen: Mapping[tuple[int, str, Any], Tensor], plain: Any, length: int) -> Iterator[CacheDifference]:
