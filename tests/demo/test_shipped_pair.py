@@ -18,8 +18,8 @@ PAIR = ROOT / "examples" / "pair"
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    texts = read_prompts(str(PAIR / "prompts.jsonl"))[:6]
-    options = ValidationOptions(on="weights", prompts=2, tokens=24, budgets=(16,), texts=texts, repetitions=1)
+    texts = read_prompts(str(PAIR / "prompts.jsonl"))[:4]
+    options = ValidationOptions(on="weights", prompts=1, tokens=20, budgets=(16,), texts=texts, repetitions=1)
     target, draft = str(PAIR / "target"), str(PAIR / "draft")
     return api.gate(ROOT / "vendor" / "ddtree_ref", target, draft=draft, options=options, patching="copy", ladder=False)
 
