@@ -107,3 +107,8 @@ def test_code_quality_lists_what_has_a_place_and_is_not_known():
     ]
     assert len({f["fingerprint"] for f in found}) == 3
     assert json.loads(to_codequality(hostile()))[0]["location"]["path"].endswith(HOSTILE)
+
+
+def test_a_path_that_no_file_can_have_stays_as_it_is(tmp_path):
+    report = Report("gate", {"tree": "/tree"})
+    assert repository_path(report, Location("a\0.py"), base=tmp_path) == "/tree/a\0.py"
