@@ -27,19 +27,19 @@ from typing import Any
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from compatfix.rewrites import patch_copy
+from compatfix.validate import faults, weights
+from compatfix.validate.bench import CHAIN, Bench, Mode, build_bench
+from compatfix.validate.bf16 import compare_with_noise
+from compatfix.validate.noisy_faults import ON_WEIGHTS, run_noisy_faults
+from compatfix.validate.oracle import ORACLE, Profile
+from compatfix.validate.prompt_file import read_prompts
+from compatfix.validate.rounding import MEAN_FLOOR, spread_of
+from tests.runtime.zoo import BASE, HYBRID, LINEAR, MAMBA_2, MROPE, WINDOWED
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from compatfix.rewrites import patch_copy  # noqa: E402
-from compatfix.validate import faults, weights  # noqa: E402
-from compatfix.validate.bench import CHAIN, Bench, Mode, build_bench  # noqa: E402
-from compatfix.validate.bf16 import compare_with_noise  # noqa: E402
-from compatfix.validate.noisy_faults import ON_WEIGHTS, run_noisy_faults  # noqa: E402
-from compatfix.validate.oracle import ORACLE, Profile  # noqa: E402
-from compatfix.validate.prompt_file import read_prompts  # noqa: E402
-from compatfix.validate.rounding import MEAN_FLOOR, spread_of  # noqa: E402
-from tests.runtime.zoo import BASE, HYBRID, LINEAR, MAMBA_2, MROPE, WINDOWED  # noqa: E402
-
 TOKENS, PROMPTS = 24, 2
 BUDGETS = (8, 32)
 # Of 21 and 30 tokens: past the windows of tiny models.

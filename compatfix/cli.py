@@ -40,11 +40,10 @@ from compatfix.options import (
     time_option,
     verbose_option,
 )
+from compatfix.running import finish, show, shown_progress, validation_settings, worker_options
 
 if TYPE_CHECKING:
-    from compatfix.attest.ledger import Ledger
-    from compatfix.gating import ValidationOptions
-    from compatfix.model import Level, Report
+    from compatfix.model import Level
 
 
 class Group(click.Group):
@@ -111,9 +110,9 @@ def inspect(model: str, draft: str | None, form: str, fail_on: str | None, verbo
     """Says what MODEL is, how it behaves, and what stands in the way; weights are never loaded."""
     from compatfix import api
 
-    with _progress() as on_step:
-        report = api.inspect(model, draft=draft, on_step=on_step, **_worker_options(options))
-    _show(report, form, verbose)
+    with shown_progress() as on_step:
+        report = api.inspect(model, draft=draft, on_step=on_step, **worker_options(options))
+    show(report, form, verbose)
     if not report.statements:
         sys.exit(2)  # nothing could be answered
     sys.exit(1 if fail_on and api.worst_at_least(report, cast("Level", fail_on)) else 0)
@@ -166,9 +165,9 @@ def patch(
     left = bool(api.blocking(plan))
     if check or target is None:
         sys.exit(1 if left or (check and not plan.empty) else 0)
-    with _progress() as on_step:
+    with shown_progress() as on_step:
         report = api.validate(path, target, draft=draft, on_step=on_step)
-    _finish(report, report_dir, "text", verbose)
+    finish(report, report_dir, "text", verbose)
     sys.exit(1 if left or not api.green(report, ("code",)) else 0)
 
 
@@ -250,15 +249,15 @@ def validate(
 
     required, counting = required_scopes(options), counted_findings(options)
     check_writable(report_dir)
-    settings = _validation_options(options)
+    settings = validation_settings(options)
     held_to = {"require": required, "fail-on": counting[0], "baseline": counting[1]}
     ledger = open_ledger("validate", tree, target, draft, report_dir, settings, held_to)
     if answered(ledger, if_changed, form != "text"):
         sys.exit(0)
-    with _progress() as on_step:
+    with shown_progress() as on_step:
         report = api.validate(tree, target, draft=draft, options=settings, on_step=on_step, used=ledger.used)
     report = api.settle(report, required, *counting)
-    _finish(report, report_dir, form, verbose, ledger)
+    finish(report, report_dir, form, verbose, ledger)
     click.echo(api.conclusion(report, required), err=form != "text")
     sys.exit(0 if api.green(report, required) else 1)
 
@@ -302,12 +301,12 @@ def gate(
     check_writable(report_dir)
     if cmd and patching == "copy":
         raise UsageError("a command would run TREE and not the patched copy that was judged; use --patch in-place")
-    settings = _validation_options(options)
+    settings = validation_settings(options)
     rules = {"patch": patching, "select": select, "ignore": ignore, "ladder": ladder}
     held_to = {"require": required, "fail-on": counting[0], "baseline": counting[1]}
     ledger = open_ledger("gate", tree, target, draft, report_dir, settings, {**rules, **held_to})
     if not answered(ledger, if_changed, form != "text"):
-        with _progress() as on_step:
+        with shown_progress() as on_step:
             report = api.gate(
                 tree,
                 target,
@@ -322,7 +321,7 @@ def gate(
                 used=ledger.used,
             )
         report = api.settle(report, required, *counting)
-        _finish(report, report_dir, form, verbose, ledger)
+        finish(report, report_dir, form, verbose, ledger)
         click.echo(api.conclusion(report, required), err=form != "text")
         if not api.green(report, required):
             sys.exit(1)
@@ -338,56 +337,6 @@ def _start(cmd: tuple[str, ...]) -> None:
         os.execvp(cmd[0], cmd)
     except OSError as error:
         raise UsageError(f"cannot start {cmd[0]}: {error.strerror or error}") from error
-
-
-def _validation_options(options: dict[str, Any]) -> ValidationOptions:
-    from compatfix.gating import ValidationOptions
-    from compatfix.validate.prompt_file import read_prompts
-
-    if options["temperature"] is None and (options["top_p"] < 1 or options["top_k"]):
-        raise UsageError("--top-p and --top-k say how to sample: give --temperature too")
-    prompt_file = options.pop("prompt_file")
-    if prompt_file is not None and options["on"] != "weights":
-        raise UsageError("--prompt-file needs --on weights: a tiny random model has no language to be prompted in")
-    texts = () if prompt_file is None else read_prompts(prompt_file)
-    options["long_run"] = options["long_run"] or 0
-    return ValidationOptions(**_worker_options(options), texts=texts)
-
-
-def _worker_options(options: dict[str, Any]) -> dict[str, Any]:
-    """`--memory-limit` is in GB for people and in bytes for the worker."""
-    limit = options.pop("memory_limit", None)
-    return {**options, "memory_limit": None if limit is None else int(limit * 1e9)}
-
-
-def _progress() -> Any:
-    from compatfix.report.progress import progress
-
-    return progress()
-
-
-def _finish(report: Report, directory: Path, form: str, verbose: bool, ledger: Ledger | None = None) -> None:
-    """Writes the report, shows it, says where it is, and tells GitHub where that is the host."""
-    from compatfix.report.files import write_report
-    from compatfix.report.github import append_summary, commands, runs_there
-
-    run = write_report(report, directory)
-    kept = ledger.keep(report, run) if ledger is not None else None
-    _show(report, form, verbose)
-    click.echo(f"report: {run}", err=form != "text")
-    if kept:
-        click.echo(kept, err=True)
-    if runs_there():
-        append_summary(report)
-        if form != "github":
-            for line in commands(report):
-                click.echo(line, err=form != "text")
-
-
-def _show(report: Report, form: str, verbose: bool) -> None:
-    from compatfix.report import render
-
-    render(report, form, verbose=verbose)
 
 
 main.add_command(answer_commands.explain)

@@ -17,6 +17,7 @@ from compatfix.options import (
     time_option,
     verbose_option,
 )
+from compatfix.running import finish, shown_progress, worker_options
 
 
 @click.command()
@@ -59,24 +60,22 @@ def diagnose(
 
     Exit 0: nothing raises acceptance, this is what the draft achieves here. 1: a cause was found. 2: it cannot be run.
     """
-    # The commands' shared ends live in cli.py, which imports this module.
     from compatfix import api
-    from compatfix.cli import _finish, _progress, _worker_options
     from compatfix.diagnose.front import DiagnoseOptions, conclusion, exit_code
     from compatfix.report.files import check_writable
     from compatfix.validate.prompt_file import read_prompts
 
     check_writable(report_dir)
     texts = () if prompt_file is None else read_prompts(prompt_file)
-    with _progress() as on_step:
+    with shown_progress() as on_step:
         report = api.diagnose(
             tree,
             target,
             draft,
-            options=DiagnoseOptions(**_worker_options(options), texts=texts),
+            options=DiagnoseOptions(**worker_options(options), texts=texts),
             patched=patching == "copy",
             on_step=on_step,
         )
-    _finish(report, report_dir, form, verbose)
+    finish(report, report_dir, form, verbose)
     click.echo(conclusion(report), err=form != "text")
     sys.exit(exit_code(report))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,4 +148,6 @@ _WORDS: dict[str, Any] = {
 
 def _scratch(name: str) -> bool:
     """The patched copy and its like, which are gone when the run ends."""
-    return any(part.startswith("compatfix-") and not os.path.exists(name) for part in name.split(os.sep))
+    return name.startswith(os.path.join(os.path.realpath(tempfile.gettempdir()), "compatfix-")) and not os.path.exists(
+        name
+    )

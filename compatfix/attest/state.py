@@ -11,7 +11,6 @@ from typing import Any
 
 State = dict[str, Any]
 
-VERDICT = "compatfix_runtime/verdict.json"
 # Above it a file is told by size, times and inode: hashing must stay below a second.
 HASHED_BYTES = 1 << 20
 _LEFT_OUT = {".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
@@ -22,7 +21,7 @@ _VARIABLES = re.compile(
     r"|XDG_CACHE_HOME$|HOME$|VIRTUAL_ENV$)"
 )
 # They say where the tool keeps things and what it tells; no result depends on them.
-_HARMLESS = {"COMPATFIX_STATE_DIR", "COMPATFIX_ATTEST", "PYTHONUNBUFFERED"}
+_HARMLESS = {"COMPATFIX_STATE_DIR", "PYTHONUNBUFFERED"}
 _QUOTED = re.compile(rb"""["']([A-Za-z_][A-Za-z0-9_]*)["']""")
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 
@@ -30,13 +29,13 @@ _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 def tree_state(root: Path, without: Path | None = None) -> State:
     """Every file below `root` by relative path: its hash, or what `stat` says of a large one.
 
-    Version control, compiled files, caches of tools, virtual environments, the verdict itself and the directory
-    `without` are left out. Links are followed.
+    Version control, compiled files, caches of tools, virtual environments and the directory `without` are left
+    out. Links are followed.
     """
     return {
         name: state
         for name, path in _walk(root.resolve(), without.resolve() if without else None)
-        if name != VERDICT and (state := content(path)) is not None
+        if (state := content(path)) is not None
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -97,8 +99,8 @@ def _masked(draft: nn.Module, sight: Sight | None, queries: int, keys: int) -> I
     configured = sights_of(draft)
     handles = []
     for module in _attending(draft):
-        layer = module.layer_idx
-        own = sight or (configured[layer] if layer < len(configured) else Sight(None, False))  # type: ignore[index,operator]
+        layer: Any = module.layer_idx
+        own = sight or (configured[layer] if layer < len(configured) else Sight(None, False))
 
         def masked(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], own: Sight = own
@@ -116,8 +118,6 @@ def _masked(draft: nn.Module, sight: Sight | None, queries: int, keys: int) -> I
 
 
 def _attending(draft: nn.Module) -> list[nn.Module]:
-    import inspect
-
     return [
         module
         for module in draft.modules()
@@ -136,7 +136,7 @@ def _mask_token(pair: Pair) -> Suspect:
                       "the first", lambda: Noise(pair, told))]  # fmt: skip
     for token, what in mask_candidates(pair).items():
         step = f"set mask_token_id to {token} ({what}) in the draft's config.json"
-        toggles.append(Toggle(f"mask rows of token {token}, {what}", step, lambda token=token: Noise(pair, token)))  # type: ignore[misc]
+        toggles.append(Toggle(f"mask rows of token {token}, {what}", step, partial(Noise, pair, token)))
     return Suspect(
         "mask token", "Is the block filled with the token that the draft was trained on?", "CF951", tuple(toggles)
     )
@@ -204,7 +204,7 @@ def _scale(pair: Pair) -> Suspect:
     for factor, name in factors.items():
         for by, word in ((factor, "times"), (1 / factor, "divided by")):
             step = f"the rows given to the draft must be {word} {factor:g} ({name})"
-            toggles.append(Toggle(f"noise {word} {name}", step, lambda by=by: Scaled(by)))  # type: ignore[misc]
+            toggles.append(Toggle(f"noise {word} {name}", step, partial(Scaled, by)))
     return Suspect("embedding scale", "Are the embeddings scaled as in the draft's training?", "CF951", tuple(toggles))
 
 

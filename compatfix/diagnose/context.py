@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def suspects(pair: Pair) -> list[Suspect]:
         Toggle(
             f"layer ids {tried}",
             f"set target_layer_ids to {tried} in the draft's config.json, or read hidden states at that offset",
-            lambda tried=tried: Features(pair, [i + 1 for i in tried]),  # type: ignore[misc]
+            partial(Features, pair, [i + 1 for i in tried]),
         )
         for tried in candidates(ids, count)
     )

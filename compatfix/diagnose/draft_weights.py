@@ -32,7 +32,8 @@ def suspects(pair: Pair) -> list[Suspect]:
         read = Read(
             "hint", f"{len(fresh)} matrices of the draft look as they are drawn before training: {_named(fresh)}"
         )
-    return [Suspect("draft's weights", QUESTION, "CF952", read=read, step=STEP)]
+    cleared = "" if read else "all tensors are there, finite, and none looks untrained"
+    return [Suspect("draft's weights", QUESTION, "CF952", read=read, step=STEP, cleared=cleared)]
 
 
 def floor(pair: Pair) -> Toggle:

@@ -97,6 +97,16 @@ def conclusion(report: Report) -> str:
         return f"diagnose: {', then '.join(named)}"
     if any(section["wrong_texts"].values()):
         return "diagnose: the text is not that of plain decoding, and no suspect explains it; run compatfix gate"
+    little, unmeasured = (
+        [suspect["name"] for suspect in section["suspects"] if suspect["status"] == status]
+        for status in ("contributes", "unmeasured")
+    )
+    unknown = [*unmeasured, *section["left_out"]]
+    aside = f"; not measured: {', '.join(unknown)}" if unknown else ""
+    if little:
+        return f"diagnose: no cause; {', '.join(little)} contributes a little{aside}"
+    if unknown:
+        return f"diagnose: nothing that was measured raises acceptance{aside}"
     return "diagnose: nothing raises acceptance; this is what the draft achieves here"
 
 

@@ -13,12 +13,13 @@ import torch
 from compatfix.diagnose import basis, block, context, draft_weights, head, precision, prompts, rope, verification
 from compatfix.diagnose.measure import Bank, Outcomes, Raised
 from compatfix.diagnose.pair import Pair
-from compatfix.diagnose.ranking import Measured, as_bad_as_random, chosen
+from compatfix.diagnose.ranking import FEWEST, Measured, as_bad_as_random, chosen
 from compatfix.diagnose.toggle import NotHere, Suspect, Toggle
 from compatfix.diagnose.verdicts import Level, verdicts
 from compatfix.serial import to_plain
 from compatfix.validate import weights
 from compatfix.validate.entries import TreeError
+from compatfix.validate.measure import stop_tokens
 from compatfix.worker import JobError
 
 LEVELS = 4
@@ -73,9 +74,8 @@ def suspects_of(pair: Pair) -> list[Suspect]:
 
 
 def _diagnosed(pair: Pair, args: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    suspects = suspects_of(pair)
-    if args.get("only"):
-        suspects = _named(suspects, args["only"])
+    everything = suspects_of(pair)
+    suspects = _named(everything, args["only"]) if args.get("only") else everything
     bank = _bank(pair, args)
     progress("as it runs", 0, None)
     try:
@@ -106,6 +106,7 @@ def _diagnosed(pair: Pair, args: dict[str, Any], progress: Progress) -> dict[str
             if level.choice is not None
         ],
         "suspects": [to_plain(verdict) for verdict in found],
+        "left_out": [suspect.name for suspect in everything if suspect not in suspects],
     }
 
 
@@ -127,9 +128,10 @@ def _bank(pair: Pair, args: dict[str, Any]) -> Bank:
             texts = prompts.formed(pair.tokenizer, pair.texts, pair.chat)
         except NotHere as error:
             raise JobError(str(error)) from error
-    ends = getattr(getattr(bench.target, "generation_config", None), "eos_token_id", None)
-    stops = [ends] if isinstance(ends, int) else list(ends or ())
-    return Bank(pair, texts[: args["prompts"]], args["tokens"], modes, stops)
+    texts = texts[: args["prompts"]]
+    if len(texts) < FEWEST:
+        raise JobError(f"{len(texts)} prompts cannot tell a gain from luck: give at least {FEWEST} (--prompt-file)")
+    return Bank(pair, texts, args["tokens"], modes, stop_tokens(bench.target))
 
 
 class _Step:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-import torch
-
 from compatfix.diagnose.pair import Pair
-from compatfix.diagnose.plain_text import Reference
 from compatfix.diagnose.ranking import Measured
 from compatfix.diagnose.toggle import NotHere, Stack, Suspect, Toggle
 from compatfix.validate.bench import Mode, Run
+from compatfix.validate.bf16 import PlainText, measured_noise, noisy_difference, plain_text
 from compatfix.validate.compare import expected_tokens
+from compatfix.validate.rounding import token_kind
 
 # A toggle none of whose first prompts gains anything is not measured on the others.
 SCREEN = 3
@@ -45,7 +44,7 @@ class Bank:
     modes: list[Mode]
     stops: list[int]
     runs: int = 0
-    _references: dict[tuple[int, ...], Reference] = field(default_factory=dict)
+    _texts: dict[tuple[int, ...], PlainText] = field(default_factory=dict)
 
     def all(self, toggles: Sequence[Toggle]) -> Outcomes:
         """Every mode on every prompt. Raises Raised, NotHere."""
@@ -104,13 +103,18 @@ class Bank:
         )
 
     def _wrong(self, run: Run, prompt: Sequence[int]) -> bool:
-        key = tuple(prompt)
-        if key not in self._references:
-            with torch.inference_mode():
-                self._references[key] = Reference(self.pair.target, prompt, self.tokens)
-        reference = self._references[key]
-        noise = max(known.noise for known in self._references.values())
-        return reference.differs(run.tokens, len(expected_tokens(reference.tokens, self.tokens, self.stops)), noise)
+        """Whether the text leaves plain decoding's by more than rounding explains."""
+        bench, key = self.pair.bench, tuple(prompt)
+        if key not in self._texts:
+            self._texts[key] = plain_text(bench, list(prompt), self.tokens)
+        text = self._texts[key]
+        length = len(expected_tokens(text.tokens, self.tokens, self.stops))
+        # What stands behind a stop token is no matter of acceptance.
+        found = noisy_difference(bench, replace(run, tokens=run.tokens[:length]), text, length)
+        if found is None:
+            return False
+        noise = measured_noise(bench, list(self._texts.values()))
+        return token_kind(found["behind"], noise.logits, noise.unit) == "corruption"
 
 
 def _told(error: dict[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Plain decoding of the committed text, step by step: its cache, its hidden states, its next tokens."""
+"""Plain decoding of the committed text, step by step: its cache and its hidden states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from compatfix.validate.caches import Slot, slots
-from compatfix.validate.plain import PlainDecoder, margins, uncached
+from compatfix.validate.plain import PlainDecoder
 
 
 class Trace:
@@ -65,29 +65,3 @@ def restore(cache: Any, plain: Any, length: int) -> None:
 
 def _key(slot: Slot) -> tuple[int, str, Any]:
     return slot.layer, slot.name, slot.key if isinstance(slot.holder, dict) else None
-
-
-class Reference:
-    """The text of plain decoding after one prompt, and how far its own logits wander between two ways to make them."""
-
-    def __init__(self, target: nn.Module, prompt: Sequence[int], count: int) -> None:
-        decoder = PlainDecoder(target, prompt)
-        logits = [decoder.logits.float()]
-        self.tokens = [int(logits[0].argmax())]
-        while len(self.tokens) < count:
-            logits.append(decoder.step(self.tokens[-1]).float())
-            self.tokens.append(int(logits[-1].argmax()))
-        self.prompt = list(prompt)
-        self.rows = uncached(target, [*prompt, *self.tokens[:-1]]).logits[len(prompt) - 1 :]
-        self.noise = float((torch.stack(logits) - self.rows).abs().max())
-        self.margins = margins(self.rows)
-
-    def differs(self, tokens: Sequence[int], expected: int, noise: float) -> bool:
-        """Whether the first `expected` tokens differ by more than `noise` explains, at the first that differs."""
-        for index in range(expected):
-            if index >= len(tokens):
-                return True
-            if tokens[index] != self.tokens[index]:
-                row = self.rows[index]
-                return float(row.max() - row[tokens[index]]) > noise
-        return False

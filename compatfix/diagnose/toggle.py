@@ -47,7 +47,7 @@ class Read:
 class Suspect:
     """A possible cause. Without toggles and without `read` it does not apply, for the `reason` given.
 
-    `unmeasured` says why it could not be measured here, where that is so.
+    `unmeasured` says why it could not be measured here, where that is so; `cleared` what was read that speaks for it.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Suspect:
     toggles: tuple[Toggle, ...] = ()
     reason: str = ""
     unmeasured: str = ""
+    cleared: str = ""
     read: Read | None = None
     step: str = ""
 
@@ -81,10 +82,6 @@ class Stack(Tamper):
     def after_draft(self, watch: Watch, cache: Any) -> None:
         for tamper in self.tampers:
             tamper.after_draft(watch, cache)
-
-    def at_state(self, watch: Watch, cache: Any) -> None:
-        for tamper in self.tampers:
-            tamper.at_state(watch, cache)
 
     def around_draft(self, watch: Watch, call: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
         for tamper in reversed(self.tampers):

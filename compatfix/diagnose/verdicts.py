@@ -88,8 +88,8 @@ def _verdict(suspect: Suspect, levels: Sequence[Level], failed: Mapping[str, str
         if suspect.toggles or suspect.unmeasured:
             why = suspect.unmeasured or failed.get(suspect.name) or "nothing was measured"
             return replace(blank, status="unmeasured", reason=why, evidence="assumed")
-        if suspect.name == "draft's weights":
-            return replace(blank, reason="all tensors are there, finite, and none looks untrained", evidence="read")
+        if suspect.cleared:
+            return replace(blank, reason=suspect.cleared, evidence="read")
         return replace(blank, status="not applicable", reason=suspect.reason, evidence="read")
     note = f"; not measured: {suspect.unmeasured}" if suspect.unmeasured else ""
     if any(entry in first for entry in counting(levels[0].measured)) or any(entry.mends_text for entry in first):

@@ -6,8 +6,9 @@ from typing import Any
 
 from compatfix.diagnose.pair import Pair
 from compatfix.diagnose.plain_text import Trace, restore
-from compatfix.diagnose.toggle import Suspect, Toggle
+from compatfix.diagnose.toggle import NotHere, Suspect, Toggle
 from compatfix.validate.caches import settle
+from compatfix.validate.entries import Entry
 from compatfix.validate.plain import uncached_rows
 from compatfix.validate.watch import Forward, Tamper, Watch
 
@@ -24,7 +25,8 @@ class RolledBack(Tamper):
 
     def before_verify(self, watch: Watch, cache: Any) -> None:
         # Inside a verification the runtime withholds recurrent states, and would not read what is written there.
-        settle(cache, len(watch.committed))
+        if not settle(cache, len(watch.committed)):
+            raise NotHere("the runtime refuses to settle the target's cache")
         restore(cache, self._trace.follow(watch.committed), len(watch.committed))
 
 
@@ -61,20 +63,18 @@ def suspects(pair: Pair) -> list[Suspect]:
     question = "Does a verification find the state of what was committed, and nothing of rejected tokens?"
     state = "target's cache as plain decoding leaves it"
     rollback = Toggle(state, STEP, lambda: RolledBack(pair), repairs_text=True)
-    return [Suspect("rollback", question, "CF950", (rollback,)), _siblings(pair), _several(pair)]
+    tree = pair.bench.tree
+    return [
+        Suspect("rollback", question, "CF950", (rollback,)),
+        _by_path(pair, "siblings", SIBLINGS, "every node from a forward over its root path", "tree", tree.tree),
+        _by_path(
+            pair, "several tokens at once", SEVERAL, "every token from a forward of its own text", "chain", tree.chain
+        ),
+    ]
 
 
-def _siblings(pair: Pair) -> Suspect:
-    if pair.bench.tree.tree is None:
-        return Suspect("siblings", SIBLINGS, "CF950", reason="no tree")
-    name = "every node from a forward over its root path"
-    toggle = Toggle(name, STEP, lambda: ByPath(pair), modes=("tree",), repairs_text=True)
-    return Suspect("siblings", SIBLINGS, "CF950", (toggle,))
-
-
-def _several(pair: Pair) -> Suspect:
-    if pair.bench.tree.chain is None:
-        return Suspect("several tokens at once", SEVERAL, "CF950", reason="no chain")
-    name = "every token from a forward of its own text"
-    toggle = Toggle(name, STEP, lambda: ByPath(pair), modes=("chain",), repairs_text=True)
-    return Suspect("several tokens at once", SEVERAL, "CF950", (toggle,))
+def _by_path(pair: Pair, name: str, question: str, toggle: str, mode: str, entry: Entry | None) -> Suspect:
+    if entry is None:
+        return Suspect(name, question, "CF950", reason=f"no {mode}")
+    made = Toggle(toggle, STEP, lambda: ByPath(pair), modes=(mode,), repairs_text=True)
+    return Suspect(name, question, "CF950", (made,))

@@ -367,6 +367,7 @@ _SECTIONS: dict[str, Schema] = {
             "repaired_wrong_texts": _map(_COUNT),
             "levels": _list(_object({"repair": _TEXT, "toggle": _TEXT, "accepted": _map(_NUMBER)})),
             "suspects": _list(_ref("Suspect")),
+            "left_out": _list(_TEXT),
         }
     ),
     "baseline": _object({"file": _TEXT, "known": _COUNT, "gone": _list({"type": "object"})}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -148,9 +148,15 @@ class Noise:
         for name in CHECKS:
             errors, noise, unit = seen.errors[name], noises[name], units[name]
             wrong = seen.wrong.get(name)
-            why = f"{wrong}" if wrong is not None else corrupted(errors, noise, unit)
+            why = _misshapen(wrong) if wrong is not None else corrupted(errors, noise, unit)
             found[name] = {**asdict(errors), "noise": asdict(noise), "unit": unit, "why": why}
         return found
+
+
+def _misshapen(wrong: Mapping[str, Any]) -> str:
+    """What comparisons say of sizes that do not match, in words."""
+    numbers = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in wrong.items() if name != "reason")
+    return f"another {wrong['reason']} ({numbers})"
 
 
 def measured_noise(bench: Bench, texts: Sequence[PlainText]) -> Noise:

@@ -6,7 +6,6 @@ dicts of tensors), or flat lists.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import sys
 from collections.abc import Iterator, Mapping
@@ -98,23 +97,26 @@ def first_difference(
     return next((found for found in differences(seen, plain, length) if found.relative > tolerance), None)
 
 
-def settled(cache: Any, length: int) -> Any:
-    """A copy of a cache, settled."""
+def settled(cache: Any, length: int) -> Any | None:
+    """A copy of a cache, settled; None where the runtime refuses."""
     copied = copy.deepcopy(cache)
-    settle(copied, length)
-    return copied
+    return copied if settle(copied, length) else None
 
 
-def settle(cache: Any, length: int) -> None:
+def settle(cache: Any, length: int) -> bool:
     """Commits a chain that is still pending in the runtime, as the cache's next verification would.
 
     `length` is the number of tokens that were committed. Inside a verification the runtime may withhold states, so this
-    is for the time before. What the runtime refuses to settle stays as it is.
+    is for the time before. Returns False where the runtime refuses, which leaves the cache as it is.
     """
     runtime = sys.modules.get(RUNTIME)
-    if runtime is not None:
-        with contextlib.suppress(Exception):
-            runtime.crop_to(cache, length)
+    if runtime is None:
+        return True
+    try:
+        runtime.crop_to(cache, length)
+    except Exception:
+        return False
+    return True
 
 
 def differences(seen: Mapping[tuple[int, str, Any], Tensor], plain: Any, length: int) -> Iterator[CacheDifference]:

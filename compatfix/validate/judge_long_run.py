@@ -9,13 +9,12 @@ from typing import Any
 
 from compatfix.model import Finding
 from compatfix.validate.raised import raised
+from compatfix.validate.rounding import TOKEN_FACTOR
 
 # The runtime's own bound between rounding and error (docs/architecture.md). Noise that happens to be nothing counts as
 # a few rounding steps of the dtype.
 FACTOR = 4.0
 FLOOR = 8.0
-# Both logits that are compared may be off by the noise.
-TOKEN_FACTOR = 2.0
 POINTS = 8
 
 Section = Mapping[str, Any]

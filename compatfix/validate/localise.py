@@ -18,6 +18,10 @@ class Found(Exception):
     """Ends the generation: what comes after the first difference says nothing new."""
 
 
+class Unsettled(Exception):
+    """The runtime refuses to settle the cache, so that it cannot be compared."""
+
+
 class _Look(Tamper):
     """Stands before every verification and compares; a planted fault keeps its place."""
 
@@ -26,7 +30,7 @@ class _Look(Tamper):
         self._decoder: PlainDecoder | None = None
         self._prompt = list(prompt)
         self.found: dict[str, Any] | None = None
-        for name in ("inner", "after_verify", "after_draft", "at_state", "around_draft"):
+        for name in ("inner", "after_verify", "after_draft", "around_draft"):
             setattr(self, name, getattr(fault, name))
 
     def before_verify(self, watch: Watch, cache: Any) -> None:
@@ -37,8 +41,10 @@ class _Look(Tamper):
         for token in watch.committed[len(self._decoder.tokens) :]:
             self._decoder.step(token)
         length = len(self._decoder.tokens)
-        seen = snapshot(settled(cache, length))
-        difference = first_difference(seen, self._decoder.cache, length, TOLERANCE)
+        copied = settled(cache, length)
+        if copied is None:
+            raise Unsettled
+        difference = first_difference(snapshot(copied), self._decoder.cache, length, TOLERANCE)
         if difference is None:
             return
         self.found = {

@@ -107,7 +107,10 @@ class _Look(Tamper):
         done = len(self.taken)
         watch.keep_logits = done < len(self._marks) and length >= self._prompt + self._marks[done]
         if watch.keep_logits:
-            self.taken.append((len(watch.rounds), snapshot(settled(cache, length))))
+            copied = settled(cache, length)
+            # A checkpoint that is missing keeps the run from counting.
+            if copied is not None:
+                self.taken.append((len(watch.rounds), snapshot(copied)))
 
 
 def _points(bench: Bench, prompt: Sequence[int], taken: Sequence[tuple[Forward, Snapshot]]) -> list[dict[str, Any]]:

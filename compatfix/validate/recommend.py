@@ -16,7 +16,7 @@ def recommend(
     """The simplest mode that nothing measured is distinguishably faster than.
 
     `names` are chain and trees, `compared(slow, fast)` says how many times faster the second is.
-    Returns {"mode", "sentence", "evidence", "edge", "against"}: `edge` where the best budget is the largest measured.
+    Returns {"mode", "sentence", "evidence", "edge", "speed_up"}: `edge` where the best budget is the largest measured.
     """
     ordered = sorted(names, key=simplicity)
     if not ordered:

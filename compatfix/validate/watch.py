@@ -36,7 +36,6 @@ class Forward:
     committed: list[int]
     cache: Any = None
     logits: Tensor | None = None
-    state_seen: bool = False
 
     @property
     def depths(self) -> list[int]:
@@ -76,9 +75,6 @@ class Tamper:
 
     def after_draft(self, watch: Watch, cache: Any) -> None:
         """The draft's cache, before the next draft."""
-
-    def at_state(self, watch: Watch, cache: Any) -> None:
-        """The target's cache when the model is about to read it: whatever was pending has been committed."""
 
     def around_draft(self, watch: Watch, call: Callable[[dict[str, Any]], Any], given: dict[str, Any]) -> Any:
         """Calls the draft; may change the arguments by name, `given`, and what is returned."""
@@ -202,12 +198,6 @@ class Watch:
         current = self._current
         if current is None or self.prefill is None:
             return None
-        # A pending chain may be committed inside verify, so the state counts when the model is about to read it.
-        if not current.state_seen and cache_argument(args, kwargs) is current.cache:
-            current.state_seen = True
-            if self.tamper is not None:
-                with self.quiet():
-                    self.tamper.at_state(self, current.cache)
         if self.tamper is not None and cache_argument(args, kwargs) is not None:
             kwargs = dict(kwargs)
             self.tamper.inner(self, args, kwargs)

@@ -29,7 +29,7 @@ def section(*suspects: dict[str, Any], wrong: int = 0, levels: tuple[dict[str, A
     lengths = {"baseline": {"chain": 2.0}, "repaired": {"chain": 3.0}, "floor": {"chain": 1.0}}
     texts = {"wrong_texts": {"chain": wrong}, "repaired_wrong_texts": {"chain": 0}}
     size = {"modes": ["chain"], "prompts": 6, "tokens": 16, "runs": 100, "block": 8}
-    return {**size, **lengths, **texts, "levels": list(levels), "suspects": list(suspects)}
+    return {**size, **lengths, **texts, "levels": list(levels), "suspects": list(suspects), "left_out": []}
 
 
 def made(found: dict[str, Any]) -> Report:
@@ -48,9 +48,22 @@ def test_a_cause_is_a_finding_with_its_step_and_exit_code_1() -> None:
 
 
 def test_a_healthy_pair_is_exit_code_0() -> None:
-    report = made(section(suspect("mask token", "not the cause"), suspect("rope", "contributes")))
+    report = made(section(suspect("mask token", "not the cause"), suspect("rope", "not applicable")))
     assert exit_code(report) == 0
     assert conclusion(report) == "diagnose: nothing raises acceptance; this is what the draft achieves here"
+
+
+def test_what_contributes_is_not_called_nothing() -> None:
+    report = made(section(suspect("mask token", "not the cause"), suspect("rope", "contributes")))
+    assert exit_code(report) == 0
+    assert conclusion(report) == "diagnose: no cause; rope contributes a little"
+
+
+def test_what_was_not_measured_is_not_called_healthy() -> None:
+    found = section(suspect("mask token", "not the cause"), suspect("dtype", "unmeasured"))
+    report = made({**found, "left_out": ["slot 0"]})
+    words = "diagnose: nothing that was measured raises acceptance; not measured: dtype, slot 0"
+    assert conclusion(report) == words
 
 
 def test_wrong_text_without_a_cause_is_never_healthy() -> None:

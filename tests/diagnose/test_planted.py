@@ -107,3 +107,11 @@ def test_every_planted_fault_comes_first_among_all_suspects(
     plant, expected = FAULTS[name]
     found = worker.run("diagnose", planted(tmp_path / "made", patched, plant).job())
     assert set(causes(found)[: len(expected)]) == set(expected)
+
+
+def test_too_few_prompts_are_refused_and_not_called_healthy(
+    worker: Worker, patched: Path, texts: tuple[str, ...], tmp_path: Path
+) -> None:
+    made = planted(tmp_path / "made", patched)
+    with pytest.raises(UsageError, match="4 prompts cannot tell a gain from luck: give at least 6"):
+        worker.run("diagnose", made.job(only=["features"], texts=list(texts[:4]), **FEW))

@@ -1,0 +1,65 @@
+"""What the commands that run something share: settings from options, progress, and the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from compatfix.errors import UsageError
+
+if TYPE_CHECKING:
+    from compatfix.attest.ledger import Ledger
+    from compatfix.gating import ValidationOptions
+    from compatfix.model import Report
+
+
+def validation_settings(options: dict[str, Any]) -> ValidationOptions:
+    from compatfix.gating import ValidationOptions
+    from compatfix.validate.prompt_file import read_prompts
+
+    if options["temperature"] is None and (options["top_p"] < 1 or options["top_k"]):
+        raise UsageError("--top-p and --top-k say how to sample: give --temperature too")
+    prompt_file = options.pop("prompt_file")
+    if prompt_file is not None and options["on"] != "weights":
+        raise UsageError("--prompt-file needs --on weights: a tiny random model has no language to be prompted in")
+    texts = () if prompt_file is None else read_prompts(prompt_file)
+    options["long_run"] = options["long_run"] or 0
+    return ValidationOptions(**worker_options(options), texts=texts)
+
+
+def worker_options(options: dict[str, Any]) -> dict[str, Any]:
+    """`--memory-limit` is in GB for people and in bytes for the worker."""
+    limit = options.pop("memory_limit", None)
+    return {**options, "memory_limit": None if limit is None else int(limit * 1e9)}
+
+
+def shown_progress() -> Any:
+    from compatfix.report.progress import progress
+
+    return progress()
+
+
+def finish(report: Report, directory: Path, form: str, verbose: bool, ledger: Ledger | None = None) -> None:
+    """Writes the report, shows it, says where it is, and tells GitHub where that is the host."""
+    from compatfix.report.files import write_report
+    from compatfix.report.github import append_summary, commands, runs_there
+
+    run = write_report(report, directory)
+    kept = ledger.keep(report, run) if ledger is not None else None
+    show(report, form, verbose)
+    click.echo(f"report: {run}", err=form != "text")
+    if kept:
+        click.echo(kept, err=True)
+    if runs_there():
+        append_summary(report)
+        if form != "github":
+            for line in commands(report):
+                click.echo(line, err=form != "text")
+
+
+def show(report: Report, form: str, verbose: bool) -> None:
+    from compatfix.report import render
+
+    render(report, form, verbose=verbose)
