@@ -8,7 +8,6 @@ draft, the draft's own output. The rule is in rounding.py.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -93,7 +92,7 @@ def compare_with_noise(
     """Every mode against plain decoding; `differences` hold the margin of each first differing token, `checks` what
     was compared beside tokens, with its noise.
 
-    `profile` None runs the draft as it is. Modes are interleaved prompt by prompt, so that times can be compared.
+    `profile` None runs the draft as it is.
     """
     warm_up(bench, modes)
     everything = [PLAIN, *modes] if bench.tree.chain else list(modes)
@@ -176,15 +175,13 @@ def exact_draft(bench: Bench) -> nn.Module | None:
 
 
 def _new_row(mode: Mode) -> dict[str, Any]:
-    numbers = {"run": 0, "same": 0, "tokens": 0, "forwards": 0, "lengths": [], "seconds_per_token": []}
-    numbers["stage_seconds"] = {}
+    numbers = {"run": 0, "same": 0, "tokens": 0, "forwards": 0, "lengths": []}
     return {"mode": mode.name, **numbers, "differences": [], "error": None}
 
 
 def _enter(
     bench: Bench, mode: Mode, row: dict[str, Any], text: PlainText, index: int, tokens: int, profile: Profile | None
 ) -> Run:
-    began = time.perf_counter()
     run = bench.run(
         mode,
         text.prompt,
@@ -194,7 +191,6 @@ def _enter(
         salt=FIRST_PROMPT + index,
         keep_logits=index < NODE_PROMPTS,
     )
-    seconds = time.perf_counter() - began
     if run.error is not None:
         row["error"] = {**run.error, "prompt": index}
         return run
@@ -202,9 +198,6 @@ def _enter(
     row["tokens"] += len(run.tokens)
     row["forwards"] += run.watch.forwards
     row["lengths"] += run.lengths
-    for stage, spent in run.stage_times.items():
-        row["stage_seconds"][stage] = row["stage_seconds"].get(stage, 0.0) + spent
-    row["seconds_per_token"].append(seconds / max(1, len(run.tokens)))
     difference = noisy_difference(bench, run, text, tokens)
     row["same"] += difference is None
     if difference is not None:

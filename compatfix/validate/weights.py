@@ -138,8 +138,6 @@ def _prompts(bench: WeightsBench, args: dict[str, Any]) -> list[list[int]]:
 
 def _summarise(row: dict[str, Any]) -> None:
     lengths = row.pop("lengths")
-    for timing in ("seconds_per_token", "stage_seconds"):
-        row.pop(timing, None)
     row["accepted_length"] = fmean(lengths) if lengths else None
     row["histogram"], row["per_position"] = histogram(lengths), per_position(lengths)
     row["forwards_per_token"] = row["forwards"] / row["tokens"] if row["tokens"] else None
