@@ -158,6 +158,7 @@ def _prompts(data: CodeData) -> list[Finding]:
             first = tally["prompts"][0]
             where = f" ({first['where']})" if first["where"] else ""
             message = f"{_name(data, tally['mode'])}: output_ids does not begin with prompt {first['prompt']}{where}"
+            message += "; if it returns only the new tokens by design, say so with --result :new"
             found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
     return found
 
