@@ -157,7 +157,7 @@ def judge(
             layout = inspection.layout()
             if used is not None:
                 used.files |= process.files
-                used.place, used.tree = process.place, before
+                used.place, used.tree, used.observed = process.place, before, outcome.observed
     except WorkerFailed as failure:
         return Report(kind, subject, findings=(failure.finding,), verdict=_all_unmeasured(failure.finding))
     scopes = tuple(_with_pairing(scope, standing) for scope in outcome.scopes)

@@ -47,11 +47,11 @@ def finish(report: Report, directory: Path, form: str, verbose: bool, ledger: Le
     from compatfix.report.github import append_summary, commands, runs_there
 
     run = write_report(report, directory)
-    kept = ledger.keep(report, run) if ledger is not None else None
+    unkept = [] if ledger is None else [ledger.keep(report, run), ledger.leave(report, run)]
     show(report, form, verbose)
     click.echo(f"report: {run}", err=form != "text")
-    if kept:
-        click.echo(kept, err=True)
+    for line in filter(None, unkept):
+        click.echo(line, err=True)
     if runs_there():
         append_summary(report)
         if form != "github":

@@ -37,11 +37,13 @@ class Request:
 
 @dataclass
 class Used:
-    """What a run really used; filled by the run. `tree` is the state of the tree that was judged."""
+    """What a run really used; filled by the run. `tree` is the state of the tree that was judged, `observed` what its
+    runtime saw (validate/observed.py)."""
 
     files: set[str] = field(default_factory=set)
     place: dict[str, Any] = field(default_factory=dict)
     tree: State = field(default_factory=dict)
+    observed: tuple[Mapping[str, Any], ...] = ()
 
 
 def chosen(request: Request) -> State:

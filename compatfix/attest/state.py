@@ -13,6 +13,8 @@ State = dict[str, Any]
 
 # Above it a file is told by size, times and inode: hashing must stay below a second.
 HASHED_BYTES = 1 << 20
+# The verdict in a patched tree: written by the tool, and no part of what is judged.
+TRAVELLING = "compatfix_runtime/attest.json"
 _LEFT_OUT = {".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 _SUFFIXES = (".py", ".so", ".pyc", ".pth", ".zip", ".egg", ".dist-info", ".egg-info", ".egg-link", ".pyd")
 _VARIABLES = re.compile(
@@ -21,7 +23,7 @@ _VARIABLES = re.compile(
     r"|XDG_CACHE_HOME$|HOME$|VIRTUAL_ENV$)"
 )
 # They say where the tool keeps things and what it tells; no result depends on them.
-_HARMLESS = {"COMPATFIX_STATE_DIR", "PYTHONUNBUFFERED"}
+_HARMLESS = {"COMPATFIX_STATE_DIR", "COMPATFIX_ATTEST", "COMPATFIX_VERDICT", "PYTHONUNBUFFERED"}
 _QUOTED = re.compile(rb"""["']([A-Za-z_][A-Za-z0-9_]*)["']""")
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 
@@ -35,7 +37,7 @@ def tree_state(root: Path, without: Path | None = None) -> State:
     return {
         name: state
         for name, path in _walk(root.resolve(), without.resolve() if without else None)
-        if (state := content(path)) is not None
+        if not name.endswith(TRAVELLING) and (state := content(path)) is not None
     }
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compatfix.attest.state import TRAVELLING
 from compatfix.errors import UsageError
 from compatfix.model import PatchPlan
 from compatfix.rewrites import journal
+from compatfix.rewrites.flow.evaluate import RUNTIME
 from compatfix.rewrites.planning import plan
 from compatfix.rewrites.runtime_copy import digest
 
@@ -181,7 +183,9 @@ def _uncommitted(root: Path, paths: list[str]) -> list[str]:
 
 
 def _remove_made(directory: Path) -> None:
-    """Removes a directory that the patch made. Python may have left compiled files in it; anything else keeps it."""
+    """Removes a directory that the patch made. Compiled files and a verdict may have come; anything else keeps it."""
+    if directory.name == RUNTIME:
+        (directory / Path(TRAVELLING).name).unlink(missing_ok=True)
     compiled = directory / "__pycache__"
     if compiled.is_dir() and all(path.suffix == ".pyc" for path in compiled.iterdir()):
         shutil.rmtree(compiled)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .attest import note_draft
 from .caches import store_every_token
 from .calls import CACHE_NAMES
 from .draft_config import draft_value
@@ -56,6 +57,7 @@ def draft_forward(draft: Any, *args: Any, **kwargs: Any) -> Any:
     under sdpa or eager attention; a mask that the caller passes, or that the draft's own layers pass on, stays. Sliding
     layers of the draft's cache store every token. Returns what the draft returns.
     """
+    note_draft(draft)
     given = {**_named(draft, args), **kwargs}
     noise, positions = given.get("noise_embedding"), given.get("position_ids")
     sights = sights_of(draft)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .attest import note_draft
 from .draft_config import draft_number
 from .mixers import replaced_forwards
 from .refusal import RuntimeRefusal
@@ -57,6 +58,7 @@ def draft_logits(target: Any, hidden: Tensor, draft: Any = None) -> Tensor:
     With a draft, its config's `output_multiplier`, then its `final_logit_softcapping`. What the target does between its
     head and its logits is no part of this: the draft's training decides.
     """
+    note_draft(draft)
     head = target.get_output_embeddings() if hasattr(target, "get_output_embeddings") else None
     if not callable(head):
         raise RuntimeRefusal(

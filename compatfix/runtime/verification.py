@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .attest import tell
 from .caches import is_attention_only, store_every_token
 from .calls import Call, bind
 from .hidden import NarrowCall, NotCaptured, UsedBy, give_up, narrowed
@@ -156,6 +157,8 @@ def _guarded(call: Call, start: int, block: Block | None) -> tuple[Any, Record |
     cache = call.cache
     plan = plan_of(call.target) if block is not None and block.tree.size > 1 else None
     strategy = plan.strategy if plan is not None else None
+    if strategy is not None:
+        tell(call.target, strategy.name)
     last = start + max(block.tree.depths) if block is not None else start
     if plan is not None and needs_single_steps(plan.facts.config, start, last):
         strategy = Steps()

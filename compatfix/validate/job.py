@@ -20,6 +20,7 @@ from compatfix.validate import bf16, faults, long_run, losslessness, measure, sa
 from compatfix.validate.bench import Bench, Mode, build_bench
 from compatfix.validate.entries import TreeError
 from compatfix.validate.judge_sampling import ALARM, MODES
+from compatfix.validate.observed import observed
 from compatfix.validate.oracle import ORACLE
 from compatfix.validate.plain import text_config
 from compatfix.validate.references import make_reference
@@ -37,10 +38,13 @@ SMOKE_PROMPTS = (4, 9)
 
 
 def run(args: Args, progress: Progress) -> dict[str, Any]:
-    """Returns {"task", "subject", "result", "error", "seconds"}; `error` is what keeps the tree from running at all."""
+    """Returns {"task", "subject", "observed", "result", "error", "seconds", "cpu_seconds"}.
+
+    `error` is what keeps the tree from running at all.
+    """
     began = time.perf_counter()
     task = args["task"]
-    answer: dict[str, Any] = {"task": task, "subject": None, "result": None, "error": None}
+    answer: dict[str, Any] = {"task": task, "subject": None, "result": None, "error": None, "observed": None}
     # Several tasks run side by side; what is timed runs alone, on as many threads as in use.
     torch.set_num_threads(args.get("threads") or (measure.threads_in_use() if task == "measure" else 1))
     try:
@@ -49,6 +53,7 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
         answer["result"] = TASKS[task](bench, args, progress)
         # Last, because the runtime chooses its strategy at its first use.
         answer["subject"] = subject(bench)
+        answer["observed"] = observed(bench, args)
     except TreeError as error:
         answer["error"] = {"code": error.code, "message": str(error), "detail": error.detail}
     except (NoClass, TinyError) as error:

@@ -78,12 +78,16 @@ class ValidateRequest:
 
 @dataclass(frozen=True)
 class ValidateOutcome:
-    """`scopes` in the order of model.SCOPES; `sections` as docs/report-schema.md describes them."""
+    """`scopes` in the order of model.SCOPES; `sections` as docs/report-schema.md describes them.
+
+    `observed`: what the tasks really ran, each different one once (validate/observed.py).
+    """
 
     scopes: tuple[ScopeVerdict, ...]
     findings: tuple[Finding, ...]
     sections: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    observed: tuple[Mapping[str, Any], ...] = ()
 
 
 def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda step: None) -> ValidateOutcome:
@@ -109,7 +113,8 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
             sections["measured"] = summarise(timed["result"], request.seed)
         scopes, notes = with_measured(scopes, sections.get("measured"), _timing_failed(runner), why_not)
         more = (*more, *notes)
-    return ValidateOutcome((code, *scopes), (*findings, *more), sections, time.monotonic() - began)
+    seconds = time.monotonic() - began
+    return ValidateOutcome((code, *scopes), (*findings, *more), sections, seconds, _observed(runner.results))
 
 
 @dataclass(frozen=True)
@@ -308,6 +313,16 @@ def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
         sampling=_sampling(results),
         long_run=next((a["result"] for a in results.get("long-run", ()) if a["result"]), None),
     )
+
+
+def _observed(results: Mapping[str, list[Any]]) -> tuple[Mapping[str, Any], ...]:
+    found: list[Mapping[str, Any]] = []
+    for name, answers in results.items():
+        for answer in answers if name != "ladder" else ():
+            seen = answer.get("observed")
+            if seen is not None and seen not in found:
+                found.append(seen)
+    return tuple(found)
 
 
 def _sampling(results: Mapping[str, list[Any]]) -> dict[str, Any] | None:

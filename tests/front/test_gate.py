@@ -115,6 +115,12 @@ def test_the_command_starts_when_green(compatfix, tree):
     assert run.code == 7, run.out + run.err
     started = compatfix.directory / "started"
     assert started.exists()
+    judged = json.loads((tree / "compatfix_runtime" / "attest.json").read_text())["verdicts"]
+    (entry,) = judged.values()
+    assert entry["scopes"]["code"] == "passed"
+    assert {run["target"]["class"] for run in entry["runs"]} == {"Qwen3ForCausalLM"}
+    assert {run["draft"]["file"] for run in entry["runs"]} == {"model/dflash.py"}
+    assert {run["target"]["config"]["hidden_size"] for run in entry["runs"]} == {4096}  # the real one's
 
     started.unlink()
     again = ("gate", tree, *ATTENTION, "--no-ladder", "--if-changed")
@@ -129,6 +135,9 @@ def test_the_command_starts_when_green(compatfix, tree):
     run = compatfix(*again)
     assert run.code == 1
     assert "changed since" in run.out and f"{module.name} differs" in run.out
+    assert json.loads((tree / "compatfix_runtime" / "attest.json").read_text())["verdicts"] == {}
+    assert compatfix("undo", tree, "--force").code == 0
+    assert not (tree / "compatfix_runtime").exists()
 
 
 def test_a_command_cannot_follow_a_copy(compatfix, tree):
