@@ -86,14 +86,19 @@ def _code(report: Report, code: ScopeVerdict) -> Iterator[str]:
 
 
 def _on_weights(report: Report) -> Iterator[str]:
-    section = report.sections.get("weights")
-    rows = [row for row in (section or {}).get("modes", ()) if row.get("accepted_length") and row["mode"] != "plain"]
+    measured, watched = report.sections.get("measured"), report.sections.get("weights")
+    # The same rows as scope draft quotes: those that were timed, with the user's stop tokens, where some were.
+    of_modes = [row for row in (measured or {}).get("rows", ()) if row["role"] == "mode"]
+    rows = [
+        row
+        for row in of_modes or (watched or {}).get("modes", ())
+        if row.get("accepted_length") and row["mode"] != "plain"
+    ]
     if not rows:
         return
     told = ", ".join(f"{row['accepted_length']:.2f} with {_mode(row['mode'])}" for row in rows)
     lead = "With your draft on the real weights a forward of the target yields this many tokens"
     yield f"{lead}: {told} (1.00 would be no gain)."
-    measured = report.sections.get("measured")
     if measured:
         yield f"Timed on this device: {measured['recommendation']['sentence']}."
 

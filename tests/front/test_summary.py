@@ -7,6 +7,7 @@ import pytest
 from compatfix.model import SCOPES, Report, ScopeVerdict, Verdict
 from compatfix.report.files import write_report
 from compatfix.summary import summary
+from compatfix.validate.judge_speed import judge_draft
 from tests.report.made import example, of_weights, verdict
 
 
@@ -46,6 +47,21 @@ def test_real_weights_are_told_by_mode_and_their_failure_too():
     told = summary(of_weights())
     assert "Weights: failed: why weights." in told
     assert any("2.00 with a chain, 3.00 with a tree of 16 nodes (1.00 would be no gain)" in line for line in told)
+
+
+def test_the_accepted_length_is_the_one_that_scope_draft_quotes():
+    """The watched run goes past the user's stop tokens, the timed one does not: two figures for one thing confuse."""
+    rows = [
+        {"mode": "plain", "role": "baseline", "accepted_length": 1.0},
+        {"mode": "chain", "role": "mode", "accepted_length": 1.75},
+        {"mode": "library", "role": "library", "accepted_length": None},
+    ]
+    measured = {"rows": rows, "recommendation": {"sentence": "chain"}}
+    report = of_weights()
+    told = summary(replace(report, sections={**report.sections, "measured": measured}))
+    (line,) = (line for line in told if "would be no gain" in line)
+    assert line.endswith(": 1.75 with a chain (1.00 would be no gain).")
+    assert "chain 1.75" in judge_draft(rows).reason
 
 
 def test_everything_passed_leaves_nothing_unknown():
