@@ -52,7 +52,7 @@ class ValidationOptions:
     texts: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    result: str | None = None
+    results: tuple[str, ...] = ()
     repetitions: int = 3
     long_run: int = 0
 
@@ -142,7 +142,7 @@ def judge(
         texts=options.texts,
         entries=options.entries,
         arguments=options.arguments,
-        result=options.result,
+        results=options.results,
         repetitions=options.repetitions,
         long_run=options.long_run,
     )

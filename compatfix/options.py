@@ -87,9 +87,9 @@ def readable_choice(ctx: click.Context, param: click.Parameter, value: Any) -> A
     from compatfix.errors import UsageError
     from compatfix.validate.roles import parse_choices
 
-    given: dict[str, Any] = {"entries": (), "arguments": (), "result": None, str(param.name): value}
+    given: dict[str, Any] = {"entries": (), "arguments": (), "results": (), str(param.name): value}
     try:
-        parse_choices(given["entries"], given["arguments"], given["result"])
+        parse_choices(given["entries"], given["arguments"], given["results"])
     except UsageError as error:
         raise click.UsageError(str(error)) from None
     return value
@@ -172,9 +172,11 @@ entry_options = (
     ),
     click.option(
         "--result",
+        "results",
+        multiple=True,
         callback=readable_choice,
-        metavar="FIELD[:new]",
-        help="Where an entry point's result holds the output ids; :new if they come without the prompt.",
+        metavar="[MODULE:FUNCTION=]FIELD[:new]",
+        help="Where an entry point's result holds the output ids; :new if they come without the prompt. Repeatable.",
     ),
 )
 long_run_option = click.option(

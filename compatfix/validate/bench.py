@@ -18,7 +18,7 @@ from compatfix.validate.caches import RUNTIME
 from compatfix.validate.entries import Entry, TreeError
 from compatfix.validate.load_tree import LoadedTree, layer_in, load_tree, place_in
 from compatfix.validate.oracle import ORACLE, Head, Oracle, Profile, Truth
-from compatfix.validate.results import collected, read_output
+from compatfix.validate.results import Output, collected, read_output
 from compatfix.validate.roles import Choices, call_arguments, parse_choices
 from compatfix.validate.watch import Tamper, Watch
 
@@ -137,14 +137,15 @@ class Bench:
             with self.watch.installed():
                 stopping = None if stops is None else list(stops)
                 result = self.call(mode, input_ids, tokens, stopping, mask, sampler or {})
-        except TreeError:
-            raise
+            output = self.read(mode, result, prompt)
         except Exception as error:
+            # A result that does not fit is the fault of one entry point, and says nothing of the others.
+            if isinstance(error, TreeError) and error.code != "CF917":
+                raise
             run.error = describe(self.tree.root, error, self.watch.owners())
             return run
         finally:
             self.watch.tamper = None
-        output = read_output(result, prompt, self.tree.choices)
         run.tokens, run.prompt_kept, run.claimed = output.tokens, output.kept, output.lengths
         run.stage_times = dict(output.stage_times)
         run.lengths = accepted_lengths(self.watch)
@@ -191,10 +192,14 @@ class Bench:
         try:
             for name in previous:
                 setattr(self.draft, name, held[name])
-            return collected(function(*positional, **named))
+            return collected(function(*positional, **named), entry)
         finally:
             for name, value in previous.items():
                 setattr(self.draft, name, value)
+
+    def read(self, mode: Mode, result: Any, prompt: Sequence[int]) -> Output:
+        """What `call` returned, understood. Raises TreeError (CF917) where it holds no output ids that fit."""
+        return read_output(result, prompt, self._entry(mode))
 
     def _entry(self, mode: Mode) -> Entry:
         of_kind = {"tree": self.tree.tree, "loop": self.tree.loop}
@@ -206,7 +211,7 @@ class Bench:
 
 def chosen(args: Mapping[str, Any]) -> Choices:
     """What the user said of the entry points, as a job's arguments carry it."""
-    return parse_choices(args.get("entries", ()), args.get("arguments", ()), args.get("result"))
+    return parse_choices(args.get("entries", ()), args.get("arguments", ()), args.get("results", ()))
 
 
 def build_bench(args: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> Bench:
@@ -245,8 +250,12 @@ def read_config(directory: Path) -> dict[str, Any]:
 def describe(root: Path, error: BaseException, owners: Sequence[tuple[str, Any]] = ()) -> dict[str, Any]:
     """An exception as plain data, with the line of the tree and the layer of an owner that it went through.
 
-    `refused` is true of the runtime's own exception; `start_up` where it says that no strategy fits the target.
+    `refused` is true of the runtime's own exception; `start_up` where it says that no strategy fits the target. `code`
+    is there where it is known what it means.
     """
+    if isinstance(error, TreeError):
+        known = {"type": error.code, "message": str(error), "code": error.code, "details": dict(error.detail)}
+        return {**known, "place": None, "layer": None, "refused": False, "start_up": False}
     lines = str(error).strip().splitlines()
     refused = type(error).__module__.split(".")[0] == RUNTIME
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -15,11 +15,15 @@ from compatfix.validate.roles import (
     Choices,
     EntryChoice,
     Kind,
+    ResultChoice,
     advice,
     closest,
     generates,
     map_parameters,
 )
+
+
+ANYWHERE = ResultChoice()
 
 
 class TreeError(Exception):
@@ -33,7 +37,10 @@ class TreeError(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A generation function and how it is called. A `method` is the draft's: it is called on the draft in hand."""
+    """A generation function, how it is called, and where its result holds the ids.
+
+    A `method` is the draft's: it is called on the draft in hand.
+    """
 
     name: str
     module: str
@@ -41,6 +48,7 @@ class Entry:
     call: CallMap
     method: bool = False
     named: bool = False
+    result: ResultChoice = ANYWHERE
 
     @property
     def budget(self) -> str | None:
@@ -110,6 +118,7 @@ def choose(
     for entry in run:
         _check_call(entry)
     _check_arguments(choices, run)
+    _check_results(choices, run)
     return Chosen(chain, tree, loop)
 
 
@@ -148,7 +157,8 @@ def _made(name: str, module: str, function: Any, choices: Choices, *, method: bo
     said = [choice for choice in choices.arguments if choice.entry in (None, f"{module}:{name}")]
     # What was said of this one function goes before what was said of all.
     said.sort(key=lambda choice: choice.entry is not None)
-    return Entry(name, module, function, map_parameters(signature, said, without=("draft",) if method else ()), method)
+    call = map_parameters(signature, said, without=("draft",) if method else ())
+    return Entry(name, module, function, call, method, result=choices.result_of(f"{module}:{name}"))
 
 
 def _signature(function: Any, method: bool) -> inspect.Signature:
@@ -180,7 +190,7 @@ def _resolve(choice: EntryChoice, modules: Sequence[ModuleType], draft_class: ty
         has = ", ".join(rest) or "no others"
         what = ", ".join(sorted(lacking))
         raise TreeError("CF907", f"{choice} has no known parameter for {what} (others: {has}); say which: {tip}")
-    return Entry(entry.name, entry.module, entry.function, entry.call, method, named=True)
+    return replace(entry, named=True)
 
 
 def _member(choice: EntryChoice, owner: Any, name: str) -> Any:
@@ -204,6 +214,14 @@ def _check_arguments(choices: Choices, run: Sequence[Entry]) -> None:
             names = [name for entry in run if said.entry in (None, entry.place) for name in entry.signature.parameters]
             what = f"no parameter {said.name} in {said.entry or 'the entry points'}"
             raise TreeError("CF907", f"--argument {said.name}: {what}; {closest(said.name, names)}")
+
+
+def _check_results(choices: Choices, run: Sequence[Entry]) -> None:
+    places = [entry.place for entry in run]
+    for said in choices.results:
+        if said.entry not in (None, *places):
+            what = f"{said.entry} is no entry point that is run"
+            raise TreeError("CF907", f"--result {said}: {what}; {closest(str(said.entry), places)}")
 
 
 def _concerns(said: ArgumentChoice, entry: Entry) -> bool:

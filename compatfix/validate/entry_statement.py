@@ -25,5 +25,7 @@ def _note(entry: Mapping[str, Any]) -> str:
     read = [f"{name} is {role}" for role, name in entry["roles"].items() if name != role and (role, name) not in usual]
     given = [f"{name} = {json.dumps(value)}" for name, value in entry["literals"].items()]
     how = ["named with --entry"] if entry["named"] else []
-    parts = [*how, *read, *given]
+    place = [f"ids in {entry['result']['field']}"] if entry["result"]["field"] else []
+    without = ["ids without the prompt"] if entry["result"]["only_new"] else []
+    parts = [*how, *read, *given, *place, *without]
     return f"{entry['entry'].rpartition(':')[2]}: {', '.join(parts)}" if parts else ""

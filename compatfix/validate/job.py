@@ -170,6 +170,7 @@ def entry_points(bench: Bench) -> list[dict[str, Any]]:
             "named": entry.named,
             "roles": dict(entry.call.roles),
             "literals": dict(entry.call.literals),
+            "result": {"field": entry.result.field, "only_new": entry.result.only_new},
             "defaults": [n for n in entry.signature.parameters if n not in entry.call.covered],
         }
         for kind, entry in entries.items()

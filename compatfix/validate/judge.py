@@ -158,9 +158,19 @@ def _prompts(data: CodeData) -> list[Finding]:
             first = tally["prompts"][0]
             where = f" ({first['where']})" if first["where"] else ""
             message = f"{_name(data, tally['mode'])}: output_ids does not begin with prompt {first['prompt']}{where}"
-            message += "; if it returns only the new tokens by design, say so with --result :new"
+            message += f"; if it returns only the new tokens by design, say so with --result {_only_new(data, tally)}"
             found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
     return found
+
+
+def _only_new(data: CodeData, tally: Tally) -> str:
+    """The value of --result that says so of the entry point of this mode, and leaves its field as it is."""
+    kind = tally["mode"].partition("-")[0]
+    run = {entry["kind"]: entry for entry in data.subject.get("entry_points", ())}
+    entry = run.get("chain" if kind == "plain" else kind) or run.get("tree")
+    if entry is None:
+        return ":new"
+    return f"{entry['entry']}={entry['result']['field'] or ''}:new"
 
 
 def _claims(data: CodeData) -> list[Finding]:

@@ -56,7 +56,6 @@ class LoadedTree:
     stubbed: tuple[str, ...]
     broken: dict[str, str]
     not_judged: tuple[str, ...] = ()
-    choices: Choices = NO_CHOICES
 
     @property
     def has_runtime(self) -> bool:
@@ -101,7 +100,6 @@ def load_tree(root: Path, choices: Choices = NO_CHOICES) -> LoadedTree:
         stubbed=stubbed,
         broken=broken,
         not_judged=unrun(entries, [entry for entry in (chosen.chain, chosen.tree) if entry is not None]),
-        choices=choices,
     )
 
 

@@ -11,11 +11,14 @@ from compatfix.validate.localise import TOLERANCE, layer_kind
 from compatfix.validate.plain import PlainDecoder, uncached
 
 
-def locate_error(bench: Bench, run: Run, prompt: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
+def locate_error(bench: Bench, run: Run, prompt: Sequence[int], reference: Sequence[int]) -> dict[str, Any] | None:
     """The token that was due, what the draft had in its place, what plain decoding says there, and the cache's state.
 
-    `got` is the drafted token that was to be rejected, else the runner-up of plain decoding.
+    `got` is the drafted token that was to be rejected, else the runner-up of plain decoding. None where the generation
+    came to its end and what it returned was not understood.
     """
+    if run.error is not None and run.error.get("code"):
+        return None
     watch = run.watch
     last = watch.rounds[-1] if watch.rounds else None
     done, drafted = 0, None

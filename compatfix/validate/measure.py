@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from compatfix.validate.bench import PLAIN, Bench, Mode, describe
 from compatfix.validate.plain import PlainDecoder, text_config
-from compatfix.validate.results import read_output
 from compatfix.validate.sampled import arguments
 from compatfix.validate.sampler import Sampler
 from compatfix.validate.transfers import counted_transfers
@@ -223,7 +222,7 @@ def _read(bench: Bench, contender: Contender, text: list[int], result: Any) -> t
     """How many tokens were generated, and the tree's own times by stage."""
     if contender.mode is None:
         return int(result), {}
-    output = read_output(result, text, bench.tree.choices)
+    output = bench.read(contender.mode, result, text)
     return len(output.tokens), dict(output.stage_times)
 
 

@@ -42,7 +42,7 @@ class ValidateRequest:
     `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
     unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
     `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only. With a `temperature`, `samples`
-    texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `result` are what the user
+    texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `results` are what the user
     said of entry points, as `roles.parse_choices` reads it. `texts` are the prompts for real weights, in place of
     a few; `repetitions` is how often each is timed in every mode, 0 for not at all.
     `long_run` above 0 is the length of one more text per mode, on the tiny model.
@@ -71,7 +71,7 @@ class ValidateRequest:
     texts: tuple[str, ...] = ()
     entries: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
-    result: str | None = None
+    results: tuple[str, ...] = ()
     repetitions: int = 3
     long_run: int = 0
 
@@ -262,7 +262,7 @@ class _Runner:
             "loader": request.loader,
             "entries": list(request.entries),
             "arguments": list(request.arguments),
-            "result": request.result,
+            "results": list(request.results),
             "dtype": request.dtype,
             "device": request.device,
         }

@@ -22,8 +22,9 @@ MISSING = (
 def raised(mode: str, error: Mapping[str, Any]) -> Finding:
     """The finding for one exception; `mode` names what was run."""
     place = error.get("place") or {}
-    code = "CF911" if error.get("start_up") else "CF910"
-    message = f"{mode}: {error['type']}: {error['message']}{_where_it_was(error)}"
+    code = error.get("code") or ("CF911" if error.get("start_up") else "CF910")
+    what = error["message"] if error.get("code") else f"{error['type']}: {error['message']}"
+    message = f"{mode}: {what}{_where_it_was(error)}"
     location = Location(place["file"], place.get("line")) if place else None
     return Finding(code, "error", "measured", message, location, _advice(error), details={"mode": mode, **error})
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compatfix.validate.entries import TreeError
-from compatfix.validate.roles import Choices, closest
+from compatfix.validate.entries import Entry, TreeError
+from compatfix.validate.roles import ResultChoice, closest
 
 # DFlash and DDTree say output_ids, the library's generate says sequences.
 OUTPUT_FIELDS = ("output_ids", "sequences", "output_tokens", "token_ids", "tokens", "generated_sequence")
@@ -37,25 +37,25 @@ class Output:
     stage_times: Mapping[str, float] = field(default_factory=dict)
 
 
-def collected(result: Any) -> Any:
+def collected(result: Any, entry: Entry) -> Any:
     """A generator's or coroutine's tokens or result; anything else as it is."""
     if inspect.iscoroutine(result):
-        return collected(asyncio.run(_awaited(result)))
+        return collected(asyncio.run(_awaited(result)), entry)
     if inspect.isasyncgen(result):
-        return _Yielded([token for item in asyncio.run(_all(result)) for token in _items(item)])
+        return _Yielded([token for item in asyncio.run(_all(result)) for token in _items(item, entry)])
     if inspect.isgenerator(result):
-        return _Yielded([token for item in result for token in _items(item)])
+        return _Yielded([token for item in result for token in _items(item, entry)])
     return result
 
 
-def read_output(result: Any, prompt: Sequence[int], choices: Choices) -> Output:
+def read_output(result: Any, prompt: Sequence[int], entry: Entry) -> Output:
     """Raises TreeError (CF917), which says what was expected and what exists."""
-    found, own_name = _output_ids(result, choices)
+    found, own_name = _output_ids(result, entry)
     ids = _token_ids(found)
     if ids is None:
         named = f"field {own_name} is" if own_name else "it is"
-        raise _misfit(f"{named} {_shown(found)}", result)
-    new = choices.only_new or own_name in NEW_FIELDS or isinstance(result, _Yielded)
+        raise _misfit(f"{named} {_shown(found)}", result, entry)
+    new = entry.result.only_new or own_name in NEW_FIELDS or isinstance(result, _Yielded)
     lengths = _whole(_lookup(result, LENGTH_FIELDS))
     times = _lookup(result, ("stage_times",))
     numbers = {k: float(v) for k, v in times.items()} if isinstance(times, Mapping) else {}
@@ -68,17 +68,18 @@ class _Yielded(list[int]):
     """Tokens that a generator yielded one after the other: never the prompt."""
 
 
-def _output_ids(result: Any, choices: Choices) -> tuple[Any, str | None]:
+def _output_ids(result: Any, entry: Entry) -> tuple[Any, str | None]:
     """The part of a result that should hold the ids, and the name of its field."""
-    if choices.result is not None:
+    wanted = entry.result.field
+    if wanted is not None:
         parts = _fields(result)
-        if choices.result not in parts:
-            raise _misfit(f"it has no {choices.result!r}; {closest(choices.result, parts)}", result)
-        return parts[choices.result], choices.result
+        if wanted not in parts:
+            raise _misfit(f"it has no {wanted!r}; {closest(wanted, parts)}", result, entry)
+        return parts[wanted], wanted
     if _token_ids(result) is not None:
         return result, None
     if type(result) is tuple and result:
-        return _output_ids(result[0], choices)
+        return _output_ids(result[0], entry)
     parts = _fields(result)
     name = next((name for name in (*OUTPUT_FIELDS, *NEW_FIELDS) if name in parts), None)
     return (parts[name], name) if name else (result, None)
@@ -133,12 +134,12 @@ def _fields(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name, None) for name in names if not name.startswith("_")}
 
 
-def _items(item: Any) -> list[int]:
+def _items(item: Any, entry: Entry) -> list[int]:
     ids = [item] if isinstance(item, int) and not isinstance(item, bool) else _token_ids(item)
     if ids is None and isinstance(item, Tensor) and item.numel() == 1 and not item.is_floating_point():
         ids = [int(item)]
     if ids is None:
-        raise _misfit(f"it yields {_shown(item)}", item, "a generator of tokens, each an int or a list of ints")
+        raise _misfit(f"it yields {_shown(item)}", item, entry, "a generator of tokens, each an int or a list of ints")
     return ids
 
 
@@ -150,12 +151,13 @@ async def _all(result: Any) -> list[Any]:
     return [item async for item in result]
 
 
-def _misfit(what: str, result: Any, expected: str = EXPECTED) -> TreeError:
+def _misfit(what: str, result: Any, entry: Entry, expected: str = EXPECTED) -> TreeError:
     exists = {name: _shown(value) for name, value in _fields(result).items()}
     told = "; it holds " + ", ".join(f"{name}: {shown}" for name, shown in list(exists.items())[:8]) if exists else ""
     usable = [name for name, value in _fields(result).items() if _token_ids(value)]
-    hint = f"; name the field with --result, such as --result {usable[0]}" if usable else ""
-    message = f"the entry point's result, {_shown(result)}, does not fit: {what}{told}; expected {expected}{hint}"
+    such_as = [ResultChoice(name, entry=entry.place) for name in usable[:1]]
+    hint = f"; name the field with --result, such as --result {such_as[0]}" if such_as else ""
+    message = f"the result of {entry.place}, {_shown(result)}, does not fit: {what}{told}; expected {expected}{hint}"
     return TreeError("CF917", message, expected=expected, exists=exists, type=type(result).__name__)
 
 

@@ -54,6 +54,7 @@ GENERATES = frozenset({"input_ids", "max_new_tokens", "stop_token_ids"})
 # Without these nothing can be run under control, whoever names the entry point.
 LEAST = frozenset({"input_ids", "max_new_tokens", *MODELS})
 _ENTRY = re.compile(r"(?:(?P<kind>\w+)=)?(?P<module>[\w.]+):(?P<function>[\w.]+)")
+_RESULT = re.compile(r"(?:(?P<entry>[\w.]+:[\w.]+)=)?(?P<field>[^:=]*)(?P<new>:new)?")
 _ARGUMENT = re.compile(r"(?:(?P<entry>[\w.]+:[\w.]+)\.)?(?P<name>\w+)=(?P<value>.*)", re.DOTALL)
 
 
@@ -80,16 +81,33 @@ class ArgumentChoice:
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What the user said of a tree's entry points; all of it empty for a tree in a published shape.
+class ResultChoice:
+    """--result: where the output ids are, in the result of one entry point ("module:function") or of all.
 
-    `result` is where the output ids are (a field, or an index of a tuple), `only_new` that the prompt is not in.
+    `field` is a name, or an index of a tuple, and None where it is to be found; `only_new` says that the prompt is not
+    among the ids.
     """
+
+    field: str | None = None
+    only_new: bool = False
+    entry: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.entry}=" * bool(self.entry) + (self.field or "") + ":new" * self.only_new
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user said of a tree's entry points; all of it empty for a tree in a published shape."""
 
     entries: tuple[EntryChoice, ...] = ()
     arguments: tuple[ArgumentChoice, ...] = ()
-    result: str | None = None
-    only_new: bool = False
+    results: tuple[ResultChoice, ...] = ()
+
+    def result_of(self, place: str) -> ResultChoice:
+        """What was said of the result of one entry point, or else of all."""
+        said = {choice.entry: choice for choice in self.results}
+        return said.get(place) or said.get(None) or ResultChoice()
 
 
 # What a sampler's parameter is where nothing is sampled, for a function that has no default for it.
@@ -115,17 +133,17 @@ class CallMap:
         return ", ".join([*told, *(f"{name}={json.dumps(value)}" for name, value in self.literals.items())])
 
 
-def parse_choices(entries: Iterable[str], arguments: Iterable[str], result: str | None) -> Choices:
+def parse_choices(
+    entries: Iterable[str] = (), arguments: Iterable[str] = (), results: Iterable[str] = ()
+) -> Choices:
     """The values of --entry, --argument and --result. Raises UsageError for what cannot be read."""
-    place, suffix, rest = (result or "").partition(":")
-    if suffix and rest != "new":
-        raise UsageError(f"--result {result}: write FIELD, FIELD:new or :new (the output holds only the new tokens)")
-    return Choices(
-        tuple(_entry(text) for text in entries),
-        tuple(_argument(text) for text in arguments),
-        place or None,
-        bool(suffix),
-    )
+    found = tuple(_result(text) for text in results)
+    for number, choice in enumerate(found):
+        twice = next((earlier for earlier in found[:number] if earlier.entry == choice.entry), None)
+        if twice is not None:
+            whose = choice.entry or "every entry point"
+            raise UsageError(f"--result {choice}: --result {twice} says already where the result of {whose} holds ids")
+    return Choices(tuple(_entry(text) for text in entries), tuple(_argument(text) for text in arguments), found)
 
 
 def roles_of(names: Sequence[str], without: Iterable[str] = ()) -> dict[str, str]:
@@ -236,3 +254,11 @@ def _argument(text: str) -> ArgumentChoice:
             f"--argument {text}: {value!r} is neither a role ({known}) nor a JSON literal (text needs quotes)"
         ) from None
     return ArgumentChoice(match["name"], None, literal, match["entry"])
+
+
+def _result(text: str) -> ResultChoice:
+    match = _RESULT.fullmatch(text)
+    if match is None or not (match["field"] or match["new"]):
+        forms = "FIELD, FIELD:new or :new (the output holds only the new tokens)"
+        raise UsageError(f"--result {text}: write {forms}, behind module:function= if it is of one entry point")
+    return ResultChoice(match["field"] or None, match["new"] is not None, match["entry"])

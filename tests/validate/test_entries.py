@@ -12,18 +12,18 @@ from transformers.utils import ModelOutput
 
 from compatfix.errors import UsageError
 from compatfix.validate import losslessness
-from compatfix.validate.bench import CHAIN, PLAIN, Bench, build_bench
-from compatfix.validate.entries import TreeError
+from compatfix.validate.bench import CHAIN, LOOP, PLAIN, Bench, Mode, build_bench
+from compatfix.validate.entries import Entry, TreeError
 from compatfix.validate.entry_statement import entry_statement
-from compatfix.validate.job import entry_points
+from compatfix.validate.job import entry_points, subject
+from compatfix.validate.judge import CodeData, judge_code
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.results import collected, read_output
-from compatfix.validate.roles import call_arguments, map_parameters, parse_choices, roles_of
+from compatfix.validate.roles import CallMap, call_arguments, map_parameters, parse_choices, roles_of
 from tests.validate.conftest import TARGETS
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
 PROMPT = [5, 6, 7]
-NOTHING = parse_choices((), (), None)
 HEAD = """
 import torch
 from speculate import generate
@@ -76,11 +76,56 @@ SHAPES = {
                 *("big=target", "small=draft", "ids=input_ids", "n=max_new_tokens", "stops=stop_token_ids"),
                 *("shape:go.width=block_size", "hole=mask_token_id", "config=null"),
             ],
-            "result": "answer:new",
+            "results": ["answer:new"],
         },
         "go",
     ),
+    "an asynchronous generator, named": (
+        "async def drip(big, small, ids, n, stops, width, hole):\n"
+        "    result = generate(small, big, ids, hole, n, width, stops, None)\n"
+        "    for token in result.output_ids[0, ids.shape[1]:].tolist():\n"
+        "        yield token\n",
+        {
+            "entries": ["shape:drip"],
+            "arguments": [
+                *("big=target", "small=draft", "ids=input_ids", "n=max_new_tokens", "stops=stop_token_ids"),
+                *("width=block_size", "hole=mask_token_id"),
+            ],
+        },
+        "drip",
+    ),
 }
+# A chain, a tree and a draft's own loop, none of which can be found: each with names and a result of its own.
+OTHERS = """
+def straight(big, small, ids, n, stops, width, hole):
+    result = generate(small, big, ids, hole, n, width, stops, None)
+    return {"whole": result.output_ids}
+
+
+def branching(big, small, ids, n, stops, width, hole, leaves):
+    result = generate(small, big, ids, hole, n, width, stops, leaves)
+    for token in result.output_ids[0, ids.shape[1]:].tolist():
+        yield [token]
+"""
+OWN_LOOP = """
+    async def speak(self, big, ids, n, stops):
+        from speculate import generate
+
+        result = generate(self, big, ids, self.mask_token_id, n, self.block_size, stops, None)
+        return 0.5, result.output_ids[0, ids.shape[1]:].tolist()
+
+
+def features("""
+THREE = {
+    "entries": ["shape:straight", "tree=shape:branching", "loop=draft:TinyDraft.speak"],
+    "arguments": [
+        *("big=target", "small=draft", "ids=input_ids", "n=max_new_tokens", "stops=stop_token_ids"),
+        *("shape:straight.width=block_size", "shape:branching.width=block_size", "hole=mask_token_id"),
+        "shape:branching.leaves=tree_budget",
+    ],
+    "results": ["whole", "shape:branching=:new", "draft:TinyDraft.speak=1:new"],
+}
+MODES = [CHAIN, Mode("tree", 8), LOOP]
 
 
 @pytest.fixture
@@ -130,6 +175,87 @@ def test_a_wrong_output_of_another_shape_is_seen(shaped, name, change):
     assert result["modes"][0]["same"] == 0
 
 
+@pytest.fixture
+def three(variant):
+    """The right tree with the entry points of THREE alone; `change` makes their source another."""
+
+    def make(change=("", ""), loop=("", "")):
+        root = variant()
+        speculate = (root / "speculate.py").read_text()
+        (root / "speculate.py").write_text(speculate.replace("stop_token_ids", "halting"))
+        (root / "shape.py").write_text(HEAD + OTHERS.replace(*change))
+        draft = (root / "draft.py").read_text()
+        (root / "draft.py").write_text(draft.replace("\n\ndef features(", OWN_LOOP.replace(*loop), 1))
+        return root
+
+    return make
+
+
+def tallies(made):
+    result = losslessness.run_losslessness(made, [0, 1], 12, MODES, lambda *step: None)
+    assert result["plain"]["same"] == 2
+    return {tally["mode"]: tally for tally in result["modes"]}
+
+
+def test_chain_tree_and_loop_that_are_named_run_each_in_its_own_way(three):
+    found = tallies(bench(three(), **THREE))
+    assert {mode: (tally["same"], tally["run"], tally["error"]) for mode, tally in found.items()} == {
+        "chain": (2, 2, None),
+        "tree-8": (2, 2, None),
+        "loop": (2, 2, None),
+    }
+    assert found["tree-8"]["shapes"]["siblings"] > 0
+    assert not any(tally["prompts"] for tally in found.values())
+
+
+@pytest.mark.parametrize(
+    ("mode", "change", "loop"),
+    [
+        ("tree-8", ("yield [token]", "yield [token + 1]"), ("", "")),
+        ("tree-8", ("ids.shape[1]:", "ids.shape[1] + 1:"), ("", "")),
+        ("loop", ("", ""), ("ids.shape[1]:", "ids.shape[1] + 1:")),
+        ("chain", ("hole, n, width, stops, None", "hole, n + (width > 1), width, stops, None"), ("", "")),
+    ],
+)
+def test_a_fault_of_one_named_entry_point_is_seen_in_its_mode_alone(three, mode, change, loop):
+    found = tallies(bench(three(change, loop), **THREE))
+    assert {name for name, tally in found.items() if tally["same"] < 2} == {mode}
+
+
+@pytest.mark.parametrize("results", [["whole", "draft:TinyDraft.speak=1:new"], ["shape:straight=whole"]])
+def test_a_result_that_does_not_fit_fails_its_own_mode_and_the_others_are_measured(three, results):
+    made = bench(three(), **{**THREE, "results": results})
+    found = tallies(made)
+    wrong = "tree-8" if "whole" in results else "loop"
+    assert {name for name, tally in found.items() if tally["error"]} == {wrong}
+    assert found["chain"]["same"] == 2
+    error = found[wrong]["error"]
+    assert (error["code"], error["at"]) == ("CF917", None)
+    verdict, findings = judge_code(CodeData(modes=list(found.values()), subject=subject(made)))
+    assert verdict.status == "failed"
+    (finding,) = [finding for finding in findings if finding.code == "CF917"]
+    assert ("branching" if wrong == "tree-8" else "speak") in finding.message
+    assert finding.message.startswith(f"{'speak' if wrong == 'loop' else wrong}: the result of ")
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ({"results": ["shape:straihgt=whole"]}, ["no entry point that is run", "did you mean shape:straight"]),
+        ({"arguments": [*THREE["arguments"], "shape:straight.leaves=1"]}, ["no parameter leaves in shape:straight"]),
+        ({"entries": ["loop=shape:straight"]}, ["the loop is a method of the draft class"]),
+        ({"entries": ["shape:straight", "chain=shape:branching"]}, ["shape:straight is the chain already"]),
+        ({"entries": ["loop=draft:crop"]}, ["draft:crop has no known parameter for"]),
+    ],
+)
+def test_what_is_said_of_the_wrong_entry_point_is_refused(three, results, words):
+    said = {**THREE, **results}
+    with pytest.raises(TreeError) as caught:
+        load_tree(three(), parse_choices(said["entries"], said["arguments"], said["results"]))
+    assert caught.value.code == "CF907"
+    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
+
+
 def test_how_parameters_were_read_is_reported(shaped):
     made = bench(shaped("names of its own"), **SHAPES["names of its own"][1])
     (entry,) = entry_points(made)
@@ -139,6 +265,8 @@ def test_how_parameters_were_read_is_reported(shaped):
     assert "go: named with --entry" in text
     assert "big is target" in text
     assert "config = null" in text
+    assert "ids in answer, ids without the prompt" in text
+    assert entry["result"] == {"field": "answer", "only_new": True}
 
 
 OPTIONS = SHAPES["names of its own"][1]
@@ -162,7 +290,7 @@ OPTIONS = SHAPES["names of its own"][1]
     ],
 )
 def test_what_cannot_be_called_says_what_to_type(shaped, options, words):
-    choices = parse_choices(options.get("entries", ()), options.get("arguments", ()), None)
+    choices = parse_choices(options.get("entries", ()), options.get("arguments", ()))
     with pytest.raises(TreeError) as caught:
         load_tree(shaped("names of its own"), choices)
     assert caught.value.code == "CF907"
@@ -170,18 +298,23 @@ def test_what_cannot_be_called_says_what_to_type(shaped, options, words):
 
 
 @pytest.mark.parametrize(
-    ("entry", "argument", "result", "words"),
+    ("entry", "argument", "results", "words"),
     [
-        ("no colon", None, None, "write [chain=|tree=|loop=]module:function"),
-        ("best=a:b", None, None, "'best' is no kind"),
-        (None, "x", None, "write NAME=ROLE"),
-        (None, "x=targte", None, "did you mean target?"),
-        (None, None, "ids:old", "FIELD:new"),
+        ("no colon", None, (), "write [chain=|tree=|loop=]module:function"),
+        ("best=a:b", None, (), "'best' is no kind"),
+        (None, "x", (), "write NAME=ROLE"),
+        (None, "x=targte", (), "did you mean target?"),
+        (None, None, ["ids:old"], "FIELD:new"),
+        (None, None, [""], "FIELD:new"),
+        (None, None, ["a:b="], "FIELD:new"),
+        (None, None, ["go=ids"], "module:function="),
+        (None, None, ["ids", "tokens:new"], "--result tokens:new: --result ids says already"),
+        (None, None, ["a:b=ids", "ids", "a:b=:new"], "where the result of a:b holds ids"),
     ],
 )
-def test_options_that_cannot_be_read_are_refused(entry, argument, result, words):
+def test_options_that_cannot_be_read_are_refused(entry, argument, results, words):
     with pytest.raises(UsageError) as caught:
-        parse_choices([entry] if entry else (), [argument] if argument else (), result)
+        parse_choices([entry] if entry else (), [argument] if argument else (), results)
     assert words in str(caught.value)
 
 
@@ -196,6 +329,11 @@ def test_positional_only_parameters_are_given_by_place():
     signature = inspect.signature(generate)
     args, named = call_arguments(signature, map_parameters(signature), {"target": 1, "draft": 2, "input_ids": 9})
     assert (args, named) == ([1, 2], {"input_ids": 9})
+
+
+def returning(result: str | None) -> Entry:
+    choices = parse_choices(results=[] if result is None else [result])
+    return Entry("go", "shape", print, CallMap(), result=choices.result_of("shape:go"))
 
 
 @dataclass
@@ -228,23 +366,25 @@ IDS = [*PROMPT, 8, 9]
         ({"text": "x", "mine": IDS}, "mine", None),
         ((0.5, IDS), "1", None),
         ([8, 9], ":new", None),
+        ({"a": [8, 9], "b": 1}, "shape:go=a:new", None),
+        (IDS, "shape:other=a:new", None),
     ],
 )
 def test_a_result_is_read_in_every_published_shape(result, place, lengths):
-    output = read_output(result, PROMPT, parse_choices((), (), place))
+    output = read_output(result, PROMPT, returning(place))
     assert (output.tokens, output.kept, output.lengths) == ([8, 9], True, lengths)
 
 
 @pytest.mark.parametrize("result", [torch.tensor([[8, 9, 4, 4]]), [5, 6, 8, 9]])
 def test_a_lost_prompt_is_never_taken_for_new_tokens(result):
-    assert not read_output(result, PROMPT, NOTHING).kept
+    assert not read_output(result, PROMPT, returning(None)).kept
 
 
 @pytest.mark.parametrize(
     ("result", "place", "words"),
     [
         (None, None, ["None", "expected a tensor"]),
-        ({"answer": IDS, "score": 0.5}, None, ["answer: list of 5", "score: float", "--result answer"]),
+        ({"answer": IDS, "score": 0.5}, None, ["answer: list of 5", "score: float", "--result shape:go=answer"]),
         (SimpleNamespace(output_ids=torch.zeros(2, 3).long()), None, ["tensor (2, 3) int64"]),
         (torch.zeros(1, 5), None, ["tensor (1, 5) float32"]),
         (torch.ones(1, 5).bool(), None, ["bool"]),
@@ -255,11 +395,11 @@ def test_a_lost_prompt_is_never_taken_for_new_tokens(result):
 )
 def test_a_result_that_does_not_fit_says_what_exists(result, place, words):
     with pytest.raises(TreeError) as caught:
-        read_output(result, PROMPT, parse_choices((), (), place))
+        read_output(result, PROMPT, returning(place))
     assert caught.value.code == "CF917"
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
 
 
 def test_a_generator_of_something_else_is_refused():
     with pytest.raises(TreeError, match="it yields str"):
-        collected(word for word in ("a", "b"))
+        collected((word for word in ("a", "b")), returning(None))
