@@ -290,6 +290,8 @@ def _try(bench: Bench, mode: Mode, name: str, tamper: Tamper | None, reference: 
         run.tokens = [token for token in run.tokens if token != mask]
         return _tokens(bench, run, reference, expected_tokens(reference.tokens, TOKENS))
     run = bench.run(mode, reference.prompt, TOKENS, profile=ORACLE, keep_logits=True, tamper=tamper, **common)
+    if not understood(run):
+        return None
     if run.error is not None:
         return {"by": "exception", "detail": f"{run.error['type']}: {run.error['message']}"}
     seen = _tokens(bench, run, reference, expected_tokens(reference.tokens, TOKENS))
@@ -305,6 +307,11 @@ def _try(bench: Bench, mode: Mode, name: str, tamper: Tamper | None, reference: 
     if draft is not None:
         return {"by": "draft cache", "size": draft.get("difference")}
     return None
+
+
+def understood(run: Run) -> bool:
+    """A result that does not fit is no comparison that saw a fault: it would not fit without the fault either."""
+    return run.error is None or "code" not in run.error
 
 
 def _tokens(bench: Bench, run: Run, reference: Reference, expected: Sequence[int]) -> dict[str, Any] | None:

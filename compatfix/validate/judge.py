@@ -85,16 +85,26 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
 
 
 def _exceptions(data: CodeData) -> list[Finding]:
-    found: dict[tuple[Any, ...], Finding] = {}
+    found: dict[tuple[Any, ...], tuple[list[str], Mapping[str, Any]]] = {}
     named = [(_name(data, tally["mode"]), tally["error"]) for tally in (data.plain, *data.modes) if tally is not None]
     named += [(f"{row['mode']} in bf16", row["error"]) for row in (data.bf16 or {}).get("modes", ())]
     for mode, error in named:
-        if error is None:
-            continue
-        place = error.get("place") or {}
-        key = (error["type"], error["message"], place.get("file"), place.get("line"))
-        found.setdefault(key, raised(mode, error))
-    return list(found.values())
+        if error is not None:
+            modes, _ = found.setdefault(_cause(error), ([], error))
+            modes.append(mode)
+    return [
+        raised(", ".join(dict.fromkeys(modes)) if error.get("code") else modes[0], error)
+        for modes, error in found.values()
+    ]
+
+
+def _cause(error: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The same for errors that one repair would end."""
+    if error.get("code"):
+        # The message tells of one text, and the next one is of another length.
+        return error["code"], error["details"]["entry"]
+    place = error.get("place") or {}
+    return error["type"], error["message"], place.get("file"), place.get("line")
 
 
 def _name(data: CodeData, mode: str) -> str:

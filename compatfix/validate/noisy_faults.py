@@ -9,7 +9,7 @@ from torch import nn
 
 from compatfix.validate.bench import Bench, Mode
 from compatfix.validate.bf16 import Noise, PlainText, Seen, exact_draft, measured_noise, noisy_difference, plain_text
-from compatfix.validate.faults import IDLE, MAY_BE_IDLE, PLANTED, idle, not_applicable
+from compatfix.validate.faults import IDLE, MAY_BE_IDLE, PLANTED, idle, not_applicable, understood
 from compatfix.validate.oracle import Profile
 from compatfix.validate.rounding import token_kind
 
@@ -93,6 +93,8 @@ def _seen(
             keep_logits=True,
             tamper=make(),
         )
+        if not understood(run):
+            continue
         if run.error is not None:
             return {"by": "exception", "detail": f"{run.error['type']}: {run.error['message']}"}
         difference = noisy_difference(bench, run, text, len(text.tokens))

@@ -155,10 +155,11 @@ def _misfit(what: str, result: Any, entry: Entry, expected: str = EXPECTED) -> T
     exists = {name: _shown(value) for name, value in _fields(result).items()}
     told = "; it holds " + ", ".join(f"{name}: {shown}" for name, shown in list(exists.items())[:8]) if exists else ""
     usable = [name for name, value in _fields(result).items() if _token_ids(value)]
-    such_as = [ResultChoice(name, entry=entry.place) for name in usable[:1]]
+    such_as = [ResultChoice(name, entry.result.only_new, entry.place) for name in usable[:1]]
     hint = f"; name the field with --result, such as --result {such_as[0]}" if such_as else ""
     message = f"the result of {entry.place}, {_shown(result)}, does not fit: {what}{told}; expected {expected}{hint}"
-    return TreeError("CF917", message, expected=expected, exists=exists, type=type(result).__name__)
+    found = {"entry": entry.place, "expected": expected, "exists": exists, "type": type(result).__name__}
+    return TreeError("CF917", message, **found)
 
 
 def _shown(value: Any) -> str:
