@@ -254,7 +254,7 @@ _TABLE = (
     Code("CF917", "result-not-understood", "error", "the result of an entry point holds no output ids that fit",
          "Token ids of one text are looked for in the result: a tensor, a list, or a field with a published name.",
          "What was generated cannot be compared with anything.",
-         "name the field: --result FIELD, or --result FIELD:new where it holds only the new tokens"),
+         "name the field: --result FIELD, or FIELD:new if it holds only the new tokens"),
     Code("CF950", "acceptance-lost-in-verification", "error", "acceptance is lost in the target's verification",
          "`diagnose` repairs rollback, siblings and several tokens at once from outside, one by one, and measures.",
          "With plain decoding's state or logits in place, more is accepted or wrong text becomes right.",

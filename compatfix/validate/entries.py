@@ -22,7 +22,6 @@ from compatfix.validate.roles import (
     map_parameters,
 )
 
-
 ANYWHERE = ResultChoice()
 
 
@@ -186,7 +185,7 @@ def _resolve(choice: EntryChoice, modules: Sequence[ModuleType], draft_class: ty
     if lacking:
         rest = [n for n in entry.signature.parameters if n not in (*entry.call.roles.values(), *entry.call.literals)]
         unknown = [name for name in rest if name in entry.call.missing] or rest
-        tip = advice(str(choice), unknown[: len(lacking)], lacking)
+        tip = advice(str(choice), unknown, lacking)
         has = ", ".join(rest) or "no others"
         what = ", ".join(sorted(lacking))
         raise TreeError("CF907", f"{choice} has no known parameter for {what} (others: {has}); say which: {tip}")

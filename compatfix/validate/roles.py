@@ -133,9 +133,7 @@ class CallMap:
         return ", ".join([*told, *(f"{name}={json.dumps(value)}" for name, value in self.literals.items())])
 
 
-def parse_choices(
-    entries: Iterable[str] = (), arguments: Iterable[str] = (), results: Iterable[str] = ()
-) -> Choices:
+def parse_choices(entries: Iterable[str] = (), arguments: Iterable[str] = (), results: Iterable[str] = ()) -> Choices:
     """The values of --entry, --argument and --result. Raises UsageError for what cannot be read."""
     found = tuple(_result(text) for text in results)
     for number, choice in enumerate(found):
@@ -212,13 +210,21 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 
 def advice(entry: str, missing: Sequence[str], lacking: Iterable[str] = ()) -> str:
-    """The options that would make an entry point runnable: parameters to be told, roles that lack a parameter."""
-    options = [f"--entry {entry}"]
+    """The options that would make an entry point runnable: parameters to be told, roles that lack a parameter.
+
+    Which parameter has which of several roles is not guessed: an advice that is copied must not swap two models.
+    """
     wanted = sorted(lacking, key=list(BY_NAME).index)
-    options += [f"--argument NAME={role}" for role in wanted[len(missing) :]]
-    told = [f"--argument {name}={role}" for name, role in zip(missing, wanted, strict=False)]
-    told += [f"--argument {name}=VALUE" for name in missing[len(wanted) :]]
-    return " ".join([*options[:1], *told, *options[1:]])
+    if not missing:
+        told = [f"--argument NAME={role}" for role in wanted]
+    elif len(missing) == len(wanted) == 1:
+        told = [f"--argument {missing[0]}={wanted[0]}"]
+    elif wanted:
+        told = [f"--argument {name}=ROLE" for name in missing]
+        told += [f"(ROLE: {', '.join(wanted)}, another role, or a JSON value)"]
+    else:
+        told = [f"--argument {name}=VALUE" for name in missing]
+    return " ".join([f"--entry {entry}", *told])
 
 
 def _after(parameters: Sequence[inspect.Parameter], parameter: inspect.Parameter) -> list[str]:

@@ -12,7 +12,9 @@ from compatfix.validate.roles import GENERATES, LEAST, advice, generates, roles_
 # Directories that hold no code that a generation script imports.
 SKIPPED = {"tests", "test", "docs", "examples", "build", "dist", "node_modules", "__pycache__", "compatfix_runtime"}
 DRAFTS = {"target_hidden", "noise_embedding"}
+CACHE_ARGUMENTS = ("past_key_values", "cache")
 MAX_DEPTH = 3
+MAX_LIKES = 3
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,33 @@ def modules_to_import(files: list[SourceFile]) -> list[str]:
 
 
 def nearest(files: list[SourceFile]) -> str | None:
-    """The function that comes closest to a generation function, and the options that would make it one."""
-    best: tuple[int, str] | None = None
+    """The function that comes closest to a generation function, the options that would make it one, and its likes."""
+    found: list[tuple[int, str, str]] = []
     for file in files:
         for node in file.syntax.body:
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 continue
             names = _arguments(node)
-            found = roles_of(names)
-            score = len(found) + ("generate" in node.name)
-            if score < 2 or len(names) < 3 or (best is not None and score <= best[0]):
+            roles = roles_of(names)
+            score = len(roles) + ("generate" in node.name) + 2 * _decodes(node)
+            if score < 2 or len(names) < 3:
                 continue
             needed = names[: len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)]
-            unknown = [name for name in needed if name not in found.values()]
-            best = score, advice(f"{file.module}:{node.name}", unknown, (LEAST | GENERATES) - found.keys())
-    return best[1] if best else None
+            unknown = [name for name in needed if name not in roles.values()]
+            place = f"{file.module}:{node.name}"
+            found.append((score, place, advice(place, unknown, (LEAST | GENERATES) - roles.keys())))
+    if not found:
+        return None
+    best, chosen, options = max(found, key=lambda one: one[0])
+    likes = [f"--entry {place}" for score, place, _ in found if score == best and place != chosen]
+    return options + (f"; likewise {', '.join(likes[:MAX_LIKES])}" if likes else "")
+
+
+def _decodes(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether it calls something with a cache and reads logits, as decoding does under whatever names."""
+    nodes = list(ast.walk(function))
+    with_cache = any(isinstance(node, ast.keyword) and node.arg in CACHE_ARGUMENTS for node in nodes)
+    return with_cache and any(isinstance(node, ast.Attribute) and node.attr == "logits" for node in nodes)
 
 
 def scripts(files: list[SourceFile], wanted: list[str]) -> list[str]:
