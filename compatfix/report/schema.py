@@ -94,7 +94,10 @@ _PLAIN: dict[Any, Schema] = {
     type(None): {"type": "null"},
 }
 _RAISED: Schema = {
-    "anyOf": [{"type": "null"}, _object({"type": _TEXT, "message": _TEXT, "place": _ANY_OBJECT}, "place")]
+    "anyOf": [
+        {"type": "null"},
+        _object({"type": _TEXT, "message": _TEXT, "place": _ANY_OBJECT, "code": _TEXT}, "place", "code"),
+    ]
 }
 _HISTOGRAM = {"type": "object", "propertyNames": {"pattern": "^[0-9]+$"}, "additionalProperties": _COUNT}
 _DIFFERENCE: Schema = {"enum": ["faster", "slower", "noise", None]}
@@ -204,6 +207,22 @@ _SHAPES: dict[str, Schema] = {
             ),
         }
     ),
+    "EntryPoint": {
+        "description": "A generation function that was run: where it is, whether --entry named it, what its parameters "
+        "were taken for (by role, by value, left to their defaults), and what --result said of its result.",
+        **_object(
+            {
+                "kind": {"enum": ["chain", "tree", "loop"]},
+                "entry": {"type": "string", "pattern": "^[^:]+:[^:]+$"},
+                "named": {"type": "boolean"},
+                "roles": _map(_TEXT),
+                "literals": {"type": "object"},
+                "defaults": _list(_TEXT),
+                "result": _object({"field": _NAME, "only_new": {"type": "boolean"}}),
+            },
+            "result",
+        ),
+    },
     "Fault": _object(
         {
             "name": _TEXT,
@@ -284,7 +303,17 @@ _SECTIONS: dict[str, Schema] = {
         },
         "suppressed",
     ),
-    "validation": _object({"prompts": _COUNT, "tokens": _COUNT, "budgets": _list(_COUNT)}),
+    "validation": _object(
+        {
+            "prompts": _COUNT,
+            "tokens": _COUNT,
+            "budgets": _list(_COUNT),
+            **dict.fromkeys(("chain", "tree", "loop"), _NAME),
+            "entry_points": _list(_ref("EntryPoint")),
+            "not_judged": _list(_TEXT),
+        },
+        *("chain", "tree", "loop", "entry_points", "not_judged"),
+    ),
     "losslessness": _object(
         {
             "references": _list(_object({"index": _COUNT, "disagreements": {"type": "array"}, "noise": _NUMBER})),

@@ -69,6 +69,26 @@ def test_what_does_not_fit_is_found(validator, change, path):
     assert errors and all(error.json_path.startswith(path) for error in errors)
 
 
+ENTRY = {
+    "kind": "tree",
+    "entry": "run.loop:branching",
+    "named": True,
+    "roles": {"target": "big"},
+    "literals": {"log": None},
+    "defaults": [],
+    "result": {"field": None, "only_new": False},
+}
+
+
+def test_how_entry_points_were_called_has_a_shape(validator):
+    report = json.loads(EXAMPLE.read_text(encoding="utf-8"))
+    report["sections"]["validation"]["entry_points"] = [dict(ENTRY)]
+    assert not list(validator.iter_errors(report))
+    for wrong in ({"kind": "fork"}, {"entry": "branching"}, {"roles": {"target": 1}}, {"result": {"field": "x"}}):
+        report["sections"]["validation"]["entry_points"] = [ENTRY | wrong]
+        assert list(validator.iter_errors(report)), wrong
+
+
 def test_new_fields_need_no_new_version(validator):
     report = json.loads(EXAMPLE.read_text(encoding="utf-8"))
     report["news"] = report["findings"][0]["news"] = report["sections"]["news"] = {"a": 1}
