@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -15,11 +16,12 @@ from compatfix.validate import losslessness
 from compatfix.validate.bench import CHAIN, LOOP, PLAIN, Bench, Mode, build_bench
 from compatfix.validate.entries import Entry, TreeError
 from compatfix.validate.entry_statement import entry_statement
+from compatfix.validate.faults import run_faults
 from compatfix.validate.job import entry_points, subject
 from compatfix.validate.judge import CodeData, judge_code
 from compatfix.validate.load_tree import load_tree
-from compatfix.validate.results import collected, read_output
-from compatfix.validate.roles import CallMap, call_arguments, map_parameters, parse_choices, roles_of
+from compatfix.validate.results import NEW_FIELDS, OUTPUT_FIELDS, collected, read_output
+from compatfix.validate.roles import ROLES, CallMap, call_arguments, map_parameters, parse_choices, roles_of
 from tests.validate.conftest import TARGETS
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
@@ -231,6 +233,8 @@ def test_a_result_that_does_not_fit_fails_its_own_mode_and_the_others_are_measur
     assert found["chain"]["same"] == 2
     error = found[wrong]["error"]
     assert (error["code"], error["at"]) == ("CF917", None)
+    planted = run_faults(made, [m for m in MODES if m.name == wrong], lambda *step: None, only=["wrong-acceptance"])
+    assert [fault["caught"] for fault in planted["faults"]] == [False]
     verdict, findings = judge_code(CodeData(modes=list(found.values()), subject=subject(made)))
     assert verdict.status == "failed"
     (finding,) = [finding for finding in findings if finding.code == "CF917"]
@@ -316,6 +320,14 @@ def test_options_that_cannot_be_read_are_refused(entry, argument, results, words
     with pytest.raises(UsageError) as caught:
         parse_choices([entry] if entry else (), [argument] if argument else (), results)
     assert words in str(caught.value)
+
+
+def test_the_page_lists_every_role():
+    page = (TARGETS.parents[1] / "docs" / "entry-points.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE))
+    assert {role.name: ", ".join(f"`{name}`" for name in role.spellings) for role in ROLES} == rows
+    names = (*OUTPUT_FIELDS, *NEW_FIELDS)
+    assert [name for name in names if f"`{name}`" not in page] == []
 
 
 def test_a_model_beside_a_draft_is_the_target():
