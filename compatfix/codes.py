@@ -2,7 +2,7 @@
 
 CF0xx environment and worker · CF1xx structure · CF2xx cache and rollback · CF3xx tree verification ·
 CF4xx draft pairing · CF5xx transformers API drift · CF6xx devices, dtypes and memory · CF7xx sampling and output ·
-CF9xx validation.
+CF8xx checkpoints and tokenizers · CF9xx validation.
 
 A code that a rewrite rule fixes has its page in the rule's docstring; every other code has it here.
 """
@@ -186,6 +186,35 @@ _TABLE = (
          "Every sampled token is held against its exact chances under the target, given the text before it.",
          "At temperature > 0 the text is another model's: no prompt shows it, benchmarks drift.",
          "see in the report where it happens: which tokens are drawn too often, and behind what"),
+    # -- CF8xx checkpoints and tokenizers
+    Code("CF801", "checkpoint-file", "error", "a file of the checkpoint cannot be loaded as it is",
+         "A shard is absent, truncated or no safetensors file, or the index and the shards contradict each other.",
+         "Loading stops after minutes, at the shard in question, or fills the gap with random values.",
+         "fetch the file again (git lfs pull, or huggingface-cli download)"),
+    Code("CF802", "tensors-missing", "error", "the checkpoint lacks tensors that its class needs",
+         "Parameters of the class that will be loaded have no tensor in the checkpoint, after the library's renames.",
+         "The library fills them with random values and a line in the log; the text is then noise, or nearly right.",
+         "load the class that the checkpoint was saved from, or fetch the missing shards"),
+    Code("CF803", "tensor-shapes", "error", "tensors of the checkpoint have other shapes than the class",
+         "A stored tensor and the parameter that it fills differ in shape: config.json and weights are of two models.",
+         "Loading raises, or with ignore_mismatched_sizes fills the parameter with random values.",
+         "take config.json and weights from the same revision"),
+    Code("CF804", "tensors-surplus", "warning", "the checkpoint has tensors that its class has no place for",
+         "Stored tensors fill no parameter, and the class does not name them as left out on purpose.",
+         "Something that was trained is not used: an adapter, a head, another class's layers.",
+         "check that the right class is loaded"),
+    Code("CF805", "checkpoint-remark", "note", "the checkpoint is stored in an unusual way",
+         "Tensors stored twice or not named by the index, or weight files beside those that are loaded.",
+         "What is loaded may not be what was meant.",
+         "compare with the file list of the model's repository"),
+    Code("CF806", "no-safetensors", "warning", "the weights are not in a form that can be looked into",
+         "Pickles run code when they are opened, so they are named and left alone; other forms are not known.",
+         "Nothing about the weights was read; loading pickles runs whatever they hold.",
+         "convert to safetensors"),
+    Code("CF807", "tensors-not-matched", "note", "the checkpoint could not be held against its class",
+         "The library raised when it was asked which tensors of the checkpoint fill which parameters.",
+         "Missing tensors stay unknown until the weights are loaded.",
+         "run the gate with --on weights"),
     # -- CF9xx validation
     Code("CF901", "not-lossless", "error", "the tree's output differs from plain greedy decoding",
          "Greedy tokens of the tree are compared with those of plain decoding of the same target.",

@@ -154,6 +154,47 @@ class DraftProfile:
 
 
 @dataclass(frozen=True)
+class TensorMatch:
+    """A checkpoint's tensors held against the class that would load them, by the class's own names.
+
+    `other_shape`: name, shape stored, shape wanted. `left_out` counts tensors that the class leaves out on purpose, by
+    module. `tied` are parameters that share another one's tensor; `tied_stored` those stored all the same.
+    `error`: why the library could not be asked.
+    """
+
+    class_name: str
+    wanted: int = 0
+    missing: tuple[str, ...] = ()
+    surplus: tuple[str, ...] = ()
+    other_shape: tuple[tuple[str, str, str], ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    tied: tuple[str, ...] = ()
+    tied_stored: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointProfile:
+    """The weights in a model directory, from headers and indices alone; see compatfix.checkpoint.directory.
+
+    `by_dtype`: tensors, parameters and bytes of each stored dtype.
+    """
+
+    path: str
+    form: str
+    files: tuple[str, ...] = ()
+    tensors: int = 0
+    parameters: int = 0
+    bytes: int = 0
+    by_dtype: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    pickles: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    match: TensorMatch | None = None
+
+
+@dataclass(frozen=True)
 class Package:
     """An optional package: its version or None, whether this target has a use for it, and what its absence costs."""
 
@@ -227,3 +268,5 @@ class Inspection:
     environment: EnvironmentProfile
     memory: MemoryPlan
     statements: tuple[Statement, ...]
+    checkpoint: CheckpointProfile | None = None
+    draft_checkpoint: CheckpointProfile | None = None

@@ -17,6 +17,15 @@ from compatfix.checks.behaviour import (
     short_window_storage,
     tree_mask_ignored,
 )
+from compatfix.checks.checkpoint import (
+    files_unreadable,
+    not_matched,
+    pickled,
+    shapes_differ,
+    stored_oddly,
+    tensors_missing,
+    tensors_surplus,
+)
 from compatfix.checks.environment import missing_packages
 from compatfix.checks.memory import all_hidden_states, does_not_fit
 from compatfix.checks.pairing import (
@@ -65,6 +74,13 @@ ALL_CHECKS: tuple[Check, ...] = (
     sliding_windows_unmasked,
     does_not_fit,
     all_hidden_states,
+    files_unreadable,
+    tensors_missing,
+    shapes_differ,
+    tensors_surplus,
+    stored_oddly,
+    pickled,
+    not_matched,
 )
 
 

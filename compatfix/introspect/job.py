@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from compatfix.errors import UsageError
+from compatfix.introspect.checkpoints import describe_draft_checkpoint, describe_target_checkpoint
 from compatfix.introspect.classes import CAUSAL
 from compatfix.introspect.configfile import read_target_config
 from compatfix.introspect.draft import read_draft
 from compatfix.introspect.dtypes import quantisation_of
 from compatfix.introspect.environment import describe_environment
 from compatfix.introspect.memory import plan_memory
-from compatfix.introspect.statements import statements_of
+from compatfix.introspect.statements import checkpoint_lines, statements_of
 from compatfix.introspect.target import describe_target
 from compatfix.profiles import Inspection
 from compatfix.serial import to_plain
@@ -68,4 +69,12 @@ def inspect(
         tree_budget=tree_budget,
         weight_bytes=quantisation_of(config)[1],
     )
-    return Inspection(target, draft, environment, memory, statements_of(target, draft, environment, memory))
+    progress("reading the checkpoint's headers")
+    checkpoint = describe_target_checkpoint(config, target_path, loader)
+    draft_checkpoint = describe_draft_checkpoint(draft)
+    lines = (
+        *statements_of(target, draft, environment, memory),
+        *checkpoint_lines("checkpoint", checkpoint),
+        *checkpoint_lines("draft checkpoint", draft_checkpoint),
+    )
+    return Inspection(target, draft, environment, memory, lines, checkpoint, draft_checkpoint)
