@@ -93,7 +93,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
             tensors.setdefault(tensor.name, tensor)
     index = first if first.endswith(INDEX) else None
     if index is not None and form == "safetensors":
-        unsure = {*absent, *(header.file for header in headers if header.problem)}
+        outside = {name for name in where.values() if not _inside(name)}
+        unsure = {*absent, *outside, *(header.file for header in headers if header.problem)}
         problems += _not_where_the_index_says(index, where, headers, unsure)
     return Checkpoint(
         str(directory),

@@ -111,7 +111,7 @@ def _pointer(head: bytes) -> str:
 def _content(file: str, raw: bytes, room: int, tensors: list[StoredTensor]) -> str | None:
     """Fills `tensors`; returns what is wrong with the file as a whole."""
     try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+        header = json.loads(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise _Bad(f"has a header that is not JSON: {error}") from error
     if not isinstance(header, dict):
@@ -124,14 +124,6 @@ def _content(file: str, raw: bytes, room: int, tensors: list[StoredTensor]) -> s
         tensors.append(tensor)
         places.append((begin, end, name))
     return next(_misplaced(sorted(places), room), None)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Bad(f"has a header that names {next(name for name in names if names.count(name) > 1)!r} twice")
-    return found
 
 
 def _tensor(file: str, name: str, told: Any) -> tuple[StoredTensor, int, int]:
