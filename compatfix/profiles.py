@@ -195,6 +195,45 @@ class CheckpointProfile:
 
 
 @dataclass(frozen=True)
+class EndTokens:
+    """Ids that end a text, by who names them. `generation` is None without a generation_config.json."""
+
+    config: tuple[int, ...] = ()
+    generation: tuple[int, ...] | None = None
+    tokenizer: int | None = None
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        named = {*self.config, *(self.generation or ())}
+        return tuple(sorted(named | ({self.tokenizer} if self.tokenizer is not None else set())))
+
+
+@dataclass(frozen=True)
+class TokenizerProfile:
+    """The tokenizer in a model directory. `tokens` is 0 where its files are of a form that is not read.
+
+    `highest` is the largest id; `roles` maps bos_token and its like to ids; `switches` are variables of the chat
+    template that turn thinking on or off; `digest` tells vocabularies apart. `mask_token` is the text of the draft's
+    mask token, None where it lies outside. `returns` is the class that
+    apply_chat_template(return_tensors="pt") gives here, None where it was not asked.
+    """
+
+    path: str
+    files: tuple[str, ...]
+    tokens: int = 0
+    highest: int | None = None
+    special: int = 0
+    roles: Mapping[str, int | None] = field(default_factory=dict)
+    ends: EndTokens = field(default_factory=EndTokens)
+    template: bool = False
+    switches: tuple[str, ...] = ()
+    digest: str | None = None
+    problems: tuple[str, ...] = ()
+    returns: str | None = None
+    mask_token: str | None = None
+
+
+@dataclass(frozen=True)
 class Package:
     """An optional package: its version or None, whether this target has a use for it, and what its absence costs."""
 
@@ -270,3 +309,5 @@ class Inspection:
     statements: tuple[Statement, ...]
     checkpoint: CheckpointProfile | None = None
     draft_checkpoint: CheckpointProfile | None = None
+    tokenizer: TokenizerProfile | None = None
+    draft_tokenizer: TokenizerProfile | None = None

@@ -45,6 +45,13 @@ from compatfix.checks.structure import (
     logits_transformed,
     wrong_path_in_notes,
 )
+from compatfix.checks.tokenizer import (
+    end_tokens_differ,
+    mask_token_is_a_word,
+    tokenizer_unreadable,
+    tokenizers_differ,
+    vocabulary_too_large,
+)
 from compatfix.model import LEVELS, Finding
 from compatfix.profiles import Inspection
 
@@ -81,6 +88,11 @@ ALL_CHECKS: tuple[Check, ...] = (
     stored_oddly,
     pickled,
     not_matched,
+    vocabulary_too_large,
+    mask_token_is_a_word,
+    end_tokens_differ,
+    tokenizers_differ,
+    tokenizer_unreadable,
 )
 
 

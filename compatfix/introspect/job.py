@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from compatfix.checkpoint.tokenizer import read_tokenizer
 from compatfix.errors import UsageError
 from compatfix.introspect.checkpoints import describe_draft_checkpoint, describe_target_checkpoint
 from compatfix.introspect.classes import CAUSAL
-from compatfix.introspect.configfile import read_target_config
+from compatfix.introspect.configfile import read_config, read_target_config
 from compatfix.introspect.draft import read_draft
 from compatfix.introspect.dtypes import quantisation_of
 from compatfix.introspect.environment import describe_environment
+from compatfix.introspect.file_statements import checkpoint_lines, tokenizer_lines
 from compatfix.introspect.memory import plan_memory
-from compatfix.introspect.statements import checkpoint_lines, statements_of
+from compatfix.introspect.statements import statements_of
 from compatfix.introspect.target import describe_target
+from compatfix.introspect.tokens import describe_tokenizer
 from compatfix.profiles import Inspection
 from compatfix.serial import to_plain
 from compatfix.worker import JobError, Progress
@@ -72,9 +75,15 @@ def inspect(
     progress("reading the checkpoint's headers")
     checkpoint = describe_target_checkpoint(config, target_path, loader)
     draft_checkpoint = describe_draft_checkpoint(draft)
+    progress("reading the tokenizer")
+    tokenizer = describe_tokenizer(target_path, config, draft.mask_token_id if draft is not None else None)
+    draft_tokenizer = read_tokenizer(draft_path, read_config(draft_path)) if draft_path is not None else None
     lines = (
         *statements_of(target, draft, environment, memory),
         *checkpoint_lines("checkpoint", checkpoint),
         *checkpoint_lines("draft checkpoint", draft_checkpoint),
+        *tokenizer_lines(tokenizer, target.vocab_size, draft),
     )
-    return Inspection(target, draft, environment, memory, lines, checkpoint, draft_checkpoint)
+    return Inspection(
+        target, draft, environment, memory, lines, checkpoint, draft_checkpoint, tokenizer, draft_tokenizer
+    )

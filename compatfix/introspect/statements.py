@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from compatfix.introspect.memory import count_of, gigabytes
 from compatfix.model import Evidence, Statement
 from compatfix.profiles import (
-    CheckpointProfile,
     ClassProfile,
     DraftProfile,
     EnvironmentProfile,
@@ -116,37 +115,6 @@ def draft_lines(draft: DraftProfile) -> Iterator[Statement]:
                     "read", draft.rope_theta)  # fmt: skip
     if draft.remote_code:
         yield Statement(topic, "auto_map", "auto_map names code of its own: not needed and not run", "read", True)
-
-
-def checkpoint_lines(topic: str, checkpoint: CheckpointProfile | None) -> Iterator[Statement]:
-    if checkpoint is None:
-        return
-    files = f"{len(checkpoint.files)} {'file' if len(checkpoint.files) == 1 else 'files'}"
-    if not checkpoint.tensors:
-        text = f"{checkpoint.form}: {files}, {gigabytes(checkpoint.bytes)}; what they hold was not read"
-        yield Statement(topic, "form", text, "read", {"form": checkpoint.form, "files": list(checkpoint.files)})
-        return
-    stored = ", ".join(
-        f"{count_of(row[1])} in {dtype} ({gigabytes(row[2])})" for dtype, row in checkpoint.by_dtype.items()
-    )
-    text = f"{checkpoint.form} in {files}: {checkpoint.tensors} tensors, {stored}"
-    value = {"files": list(checkpoint.files), "tensors": checkpoint.tensors, "bytes": checkpoint.bytes}
-    yield Statement(topic, "form", text, "read", {**value, "by_dtype": dict(checkpoint.by_dtype)})
-    match = checkpoint.match
-    if match is None or match.error:
-        return
-    evidence: Evidence = "measured" if topic == "checkpoint" else "read"
-    if not (match.missing or match.other_shape):
-        text = f"every one of the {match.wanted} tensors of {match.class_name} is there, in its shape"
-        yield Statement(topic, "complete", text, evidence, match.wanted)
-    for part, count in match.left_out.items():
-        text = f"{count} tensors of {part} are left out by {match.class_name}"
-        yield Statement(topic, f"left out.{part}", text, "read", count)
-    if match.tied:
-        text = f"tied, filled from another tensor: {', '.join(match.tied)}" + (
-            "; stored all the same" if match.tied_stored else "; not stored"
-        )
-        yield Statement(topic, "tied", text, "read", {"tied": list(match.tied), "stored": list(match.tied_stored)})
 
 
 def memory_lines(plan: MemoryPlan, *, shapes_seen: bool) -> Iterator[Statement]:
