@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from transformers import AutoTokenizer
+
 from compatfix.checkpoint.tokenizer import read_tokenizer, token_text
+from compatfix.introspect.words import one_line
 from compatfix.profiles import TokenizerProfile
 
 
@@ -16,18 +19,21 @@ def describe_tokenizer(path: str, config: Mapping[str, Any], mask_token_id: int 
     if profile is None:
         return None
     text = token_text(path, mask_token_id) if mask_token_id is not None else None
-    returns = _returned(path) if profile.template and not profile.problems else None
-    return replace(profile, mask_token=text, returns=returns)
-
-
-def _returned(path: str) -> str | None:
-    """The class of what apply_chat_template gives; code of before transformers 5 expects a tensor."""
-    from transformers import AutoTokenizer
-
+    profile = replace(profile, mask_token=text)
+    if not profile.template or profile.problems:
+        return profile
     loader: Any = AutoTokenizer
     try:
         tokenizer = loader.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # whatever the library or its parsers raise
+        return replace(profile, problems=(f"the tokenizer does not load: {one_line(error)}",))
+    return replace(profile, returns=_returned(tokenizer))
+
+
+def _returned(tokenizer: Any) -> str | None:
+    """The class of what apply_chat_template gives; code of before transformers 5 expects a tensor."""
+    try:
         given = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], return_tensors="pt")
-    except Exception:  # a template or a tokenizer that does not work here is told when it is used
+    except Exception:  # a template may want more than one message of a user
         return None
     return type(given).__name__

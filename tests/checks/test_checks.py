@@ -13,14 +13,18 @@ from compatfix.codes import CODES
 from compatfix.model import Answer, Finding
 from compatfix.profiles import (
     CacheProfile,
+    CheckpointProfile,
     ClassProfile,
     DraftProfile,
+    EndTokens,
     EnvironmentProfile,
     Inspection,
     MemoryItem,
     MemoryPlan,
     Package,
     TargetProfile,
+    TensorMatch,
+    TokenizerProfile,
 )
 
 NOTED = "model.language_model.model.embed_tokens"
@@ -123,6 +127,17 @@ def with_memory(*items: MemoryItem, fits: bool | None = True) -> Inspection:
     return replace(FINE, memory=MemoryPlan(4096, 64, items, (), fits, ("99 GB do not fit in a card",)))
 
 
+def with_checkpoint(part: str = "checkpoint", **changes: Any) -> Inspection:
+    match = replace(TensorMatch("SomeLM", 9), **changes.pop("match", {}))
+    profile = replace(CheckpointProfile(part, "safetensors", match=match), **changes)
+    return replace(FINE, **{part: profile})  # type: ignore[arg-type]
+
+
+def with_tokenizer(draft: Any = None, **changes: Any) -> Inspection:
+    fine = TokenizerProfile("target", ("tokenizer.json",), 900, 899, ends=EndTokens((5,), (5,), 5), digest="x")
+    return replace(FINE, tokenizer=replace(fine, **changes), draft_tokenizer=draft)
+
+
 LONG = (MemoryItem("hidden long", "all of them", 21 * 10**9, False), MemoryItem("hidden long needed", "five", 10**9))
 WRAPPER = (class_profile("SomeLM"), class_profile("SomeWrapper", "model.language_model.embed_tokens"))
 
@@ -138,6 +153,13 @@ QUIET = {
     "no window": with_draft(sliding_layers=4, sliding_window=None),
     "block size in both places": with_draft(block_size_at="both"),
     "memory that nobody compared": with_memory(fits=None),
+    "a whole checkpoint": with_checkpoint(),
+    "vision left out, a tied head stored": with_checkpoint(match={"left_out": {"visual": 3}, "tied_stored": ("a",)}),
+    "a tokenizer that fits": with_tokenizer(),
+    "a mask token of its own": with_tokenizer(mask_token="<|mask|>", roles={"mask_token": 999}),
+    "end tokens that only one names": with_tokenizer(ends=EndTokens((), None, 5)),
+    "the same tokenizer twice": with_tokenizer(draft=TokenizerProfile("draft", ("tokenizer.json",), digest="x")),
+    "a tokenizer that is not read": with_tokenizer(highest=None, digest=None, draft=TokenizerProfile("draft", ("a",))),
     "short hidden states": with_memory(*(replace(item, bytes=10**9) for item in LONG)),
 }
 
@@ -180,6 +202,21 @@ FOUND = {
     "no draft at all": (with_draft(missing=("dflash_config",), hidden_size=3), "CF409", "error"),
     "too large": (with_memory(fits=False), "CF610", "note"),
     "all hidden states": (with_memory(*LONG), "CF611", "note"),
+    "a shard is gone": (with_checkpoint(problems=("a.safetensors is empty",)), "CF801", "error"),
+    "a tensor is missing": (with_checkpoint(match={"missing": ("a", "b", "c", "d")}), "CF802", "error"),
+    "a draft's tensor is missing": (with_checkpoint("draft_checkpoint", match={"missing": ("a",)}), "CF802", "error"),
+    "another shape": (with_checkpoint(match={"other_shape": (("a", "[1]", "[2]"),)}), "CF803", "error"),
+    "a tensor too many": (with_checkpoint(match={"surplus": ("a",)}), "CF804", "warning"),
+    "stored twice": (with_checkpoint(remarks=("a is stored in more than one file",)), "CF805", "note"),
+    "pickles": (with_checkpoint(form="pickle", pickles=("pytorch_model.bin",), match={}), "CF806", "warning"),
+    "other names": (with_checkpoint(form="other", unread=("a.gguf",)), "CF806", "warning"),
+    "the library raised": (with_checkpoint(match={"error": "KeyError: x"}), "CF807", "note"),
+    "ids without rows": (with_tokenizer(highest=1000), "CF811", "error"),
+    "the mask token ends texts": (with_tokenizer(mask_token="<end>", ends=EndTokens((999,))), "CF812", "warning"),
+    "the mask token pads": (with_tokenizer(mask_token="<pad>", roles={"pad_token": 999}), "CF812", "warning"),
+    "one end token of two": (with_tokenizer(ends=EndTokens((5,), (5, 6), 5)), "CF813", "warning"),
+    "another tokenizer": (with_tokenizer(draft=TokenizerProfile("draft", ("a",), digest="y")), "CF814", "error"),
+    "a broken tokenizer": (with_tokenizer(problems=("tokenizer.json is not valid JSON",)), "CF815", "error"),
 }  # fmt: skip
 
 
