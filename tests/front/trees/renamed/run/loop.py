@@ -87,7 +87,8 @@ def branching(big, small, ids, room, halts, width, hole, leaves):
             use_cache=True,
         )
         own.crop(start)
-        ranked = big.lm_head(hidden[0, 1:]).topk(2, dim=-1).indices.tolist()
+        ranks = 2 + leaves // (width - 1)
+        ranked = big.lm_head(hidden[0, 1:]).topk(ranks, dim=-1).indices.tolist()
         tokens, parents = branches(new[-1], ranked, leaves)
         depths, visible = shape(parents)
         mask = torch.zeros(1, 1, len(tokens), start + len(tokens), dtype=big.dtype, device=ids.device)
@@ -112,16 +113,15 @@ def branching(big, small, ids, room, halts, width, hole, leaves):
 
 
 def branches(root, ranked, leaves):
-    """The likeliest tokens as a chain, the second likeliest as leaves beside it."""
+    """The likeliest tokens as a chain, less likely ones beside it for as long as the budget lasts."""
     tokens, parents, last = [root], [-1], 0
-    for first, second in ranked:
-        parent = last
-        tokens.append(first)
-        parents.append(parent)
-        last = len(tokens) - 1
-        if len(tokens) <= leaves:
-            tokens.append(second)
-            parents.append(parent)
+    spare = leaves - len(ranked)
+    for first, *others in ranked[:leaves]:
+        beside = others[: max(spare, 0)]
+        spare -= len(beside)
+        parents += [last] * (1 + len(beside))
+        last = len(tokens)
+        tokens += [first, *beside]
     return tokens, parents
 
 
