@@ -20,6 +20,8 @@ from compatfix.validate.watch import Tamper, Watch
 
 Call = Callable[[dict[str, Any]], Any]
 MULTIPLIERS = ("input_embedding_scale", "embedding_multiplier", "scale_emb", "embedding_scale")
+# A row this much in the direction of a token's embedding is that embedding, at whatever scale.
+ALIGNED = 0.999
 TOKENS = ("mask", "pad", "eos", "bos", "unk")
 
 
@@ -31,7 +33,7 @@ class Noise(Tamper):
 
     def around_draft(self, watch: Watch, call: Call, given: dict[str, Any]) -> Any:
         noise = given["noise_embedding"].clone()
-        noise[0, 1:] = self._pair.embedded(self._token, noise)
+        noise[0, 1:] = _in_place_of(noise[0, 1], self._pair, self._token)
         return call({**given, "noise_embedding": noise})
 
 
@@ -46,8 +48,19 @@ class First(Tamper):
         if token is None:
             raise NotHere("the last committed token cannot be told")
         noise = given["noise_embedding"].clone()
-        noise[0, 0] = self._pair.embedded(token, noise)
+        noise[0, 0] = _in_place_of(noise[0, 0], self._pair, token)
         return call({**given, "noise_embedding": noise})
+
+
+def _in_place_of(row: Tensor, pair: Pair, token: int) -> Tensor:
+    """(H,): the embedding of `token`, scaled as the tree scales the row that it replaces.
+
+    A token put in at another scale would mend a wrong scale too, and be named for it.
+    """
+    meant = pair.embedded(pair.bench.head.token_of(row), row).float()
+    is_token = torch.nn.functional.cosine_similarity(row.float(), meant, dim=0) > ALIGNED
+    factor = row.float().norm() / meant.norm() if is_token else 1.0
+    return (pair.embedded(token, row).float() * factor).to(row)
 
 
 class Scaled(Tamper):
@@ -118,11 +131,12 @@ def _masked(draft: nn.Module, sight: Sight | None, queries: int, keys: int) -> I
 
 
 def _attending(draft: nn.Module) -> list[nn.Module]:
+    # The class is asked: while the runtime gives its own masks, a module's forward is a stand-in without names.
     return [
         module
         for module in draft.modules()
         if isinstance(getattr(module, "layer_idx", None), int)
-        and "attention_mask" in inspect.signature(module.forward).parameters
+        and "attention_mask" in inspect.signature(type(module).forward).parameters
     ]
 
 

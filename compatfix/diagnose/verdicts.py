@@ -86,7 +86,7 @@ def _verdict(suspect: Suspect, levels: Sequence[Level], failed: Mapping[str, str
     best = best_of(first)
     if best is None:
         if suspect.toggles or suspect.unmeasured:
-            why = suspect.unmeasured or failed.get(suspect.name) or "nothing was measured"
+            why = suspect.unmeasured or failed.get(suspect.name) or "its toggles are for a mode that was not run"
             return replace(blank, status="unmeasured", reason=why, evidence="assumed")
         if suspect.cleared:
             return replace(blank, reason=suspect.cleared, evidence="read")

@@ -95,6 +95,8 @@ def planted(home: Path, tree: Path, plant: Callable[[Planted], None] | None = No
 
 
 NOISE = "(block_ids)\n"
+# The spread of padding rows; trained rows of the head have 0.12.
+PADDING = 0.16
 BOTH = ("dflash.py", "ddtree.py")
 
 
@@ -155,6 +157,11 @@ def mask_in_source(p: Planted) -> None:
 def slot_masked(p: Planted) -> None:
     for file in BOTH:
         p.source(file, (NOISE, "(torch.full_like(block_ids, mask_token_id))\n"))
+
+
+def slot_one_behind(p: Planted) -> None:
+    for file in BOTH:
+        p.source(file, (NOISE, "(torch.cat([output_ids[:, start - 1 : start], block_ids[:, 1:]], dim=1))\n"))
 
 
 def embeddings_scaled(p: Planted) -> None:
@@ -286,35 +293,71 @@ def logits_multiplied(p: Planted) -> None:
     p.config(lambda c: c.update(output_multiplier=0.0625))
 
 
+def vocabulary_padded(p: Planted) -> None:
+    """Rows behind the tokenizer's tokens, as a resize leaves them: drawn at random, and never trained.
+
+    The target's states are as far from them as from any random row; the draft's, which are less certain, less so.
+    """
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        torch.manual_seed(5)
+        for name in ("model.embed_tokens.weight", "lm_head.weight"):
+            rows = tensors[name]
+            tensors[name] = torch.cat([rows, torch.randn(64, rows.shape[1]).mul(PADDING).to(rows.dtype)])
+
+    p.target_tensors(change)
+    for where in ("target", "draft"):
+        p.config(lambda c: c.update(vocab_size=c["vocab_size"] + 64), where)
+
+
 def two_faults(p: Planted) -> None:
     mask_in_config(p)
     features_one_layer_off(p)
 
 
-# name -> (what plants it, the suspects that must come first, in any order)
-FAULTS: dict[str, tuple[Callable[[Planted], None], tuple[str, ...]]] = {
-    "recurrent states not rolled back": (plausible, ("rollback", "siblings")),
-    "siblings mixed": (siblings_mixed, ("siblings",)),
-    "chain mixed": (chain_mixed, ("several tokens at once",)),
-    "features one layer off": (features_one_layer_off, ("features",)),
-    "layer ids one lower": (layer_ids_off, ("layer ids",)),
-    "another mask in the config": (mask_in_config, ("mask token",)),
-    "pad for mask in the source": (mask_in_source, ("mask token",)),
-    "slot 0 masked": (slot_masked, ("slot 0",)),
-    "embeddings scaled": (embeddings_scaled, ("embedding scale",)),
-    "block's positions one later": (positions_off, ("draft's positions",)),
-    "draft windowed": (draft_windowed, ("draft's windows",)),
-    "draft causal": (draft_causal, ("draft's windows",)),
-    "draft's keys one off": (draft_keys_rolled, ("draft's cache",)),
-    "another rope theta": (rope_theta, ("draft's rope",)),
-    "draft's weights random": (weights_random, ("draft's weights",)),
-    "draft's tensors missing": (weights_missing, ("draft's weights",)),
-    "draft's fc zero": (weights_zero, ("draft's weights",)),
-    "Hadamard basis": (hadamard_basis, ("rotated basis",)),
-    "orthogonal basis, with a reference": (orthogonal_basis_with_reference, ("rotated basis",)),
-    "orthogonal basis, without": (orthogonal_basis, ("rotated basis",)),
-    "template in the way": (template_in_the_way, ("prompt form",)),
-    "draft needs float32": (cancelling_neurons, ("dtype",)),
-    "logits multiplied": (logits_multiplied, ("draft's logits",)),
-    "two faults": (two_faults, ("mask token", "features")),
+@dataclass(frozen=True)
+class Fault:
+    """`first` are the suspects that must come first, in any order.
+
+    `harmless` is a suspect instead, where the plant does not lower what this pair accepts. Only `tree` faults are run
+    with trees: the others are the same in both modes, and take twice the time.
+    """
+
+    plant: Callable[[Planted], None]
+    first: tuple[str, ...] = ()
+    harmless: str = ""
+    tree: bool = False
+
+    @property
+    def mode(self) -> str:
+        return "tree-8" if self.tree else "chain"
+
+
+FAULTS: dict[str, Fault] = {
+    "recurrent states not rolled back": Fault(plausible, ("rollback", "siblings"), tree=True),
+    "siblings mixed": Fault(siblings_mixed, ("siblings",), tree=True),
+    "chain mixed": Fault(chain_mixed, ("several tokens at once",)),
+    "features one layer off": Fault(features_one_layer_off, ("features",)),
+    "layer ids one lower": Fault(layer_ids_off, ("layer ids",)),
+    "another mask in the config": Fault(mask_in_config, ("mask token",)),
+    "pad for mask in the source": Fault(mask_in_source, ("mask token",)),
+    "slot 0 masked": Fault(slot_masked, harmless="slot 0"),
+    "slot 0 one token behind": Fault(slot_one_behind, ("slot 0",)),
+    "embeddings scaled": Fault(embeddings_scaled, ("embedding scale",)),
+    "block's positions one later": Fault(positions_off, ("draft's positions",)),
+    "draft windowed": Fault(draft_windowed, ("draft's windows",)),
+    "draft causal": Fault(draft_causal, ("draft's windows",)),
+    "draft's keys one off": Fault(draft_keys_rolled, ("draft's cache",)),
+    "another rope theta": Fault(rope_theta, ("draft's rope",)),
+    "draft's weights random": Fault(weights_random, ("draft's weights",)),
+    "draft's tensors missing": Fault(weights_missing, ("draft's weights",)),
+    "draft's fc zero": Fault(weights_zero, ("draft's weights",)),
+    "Hadamard basis": Fault(hadamard_basis, ("rotated basis",)),
+    "orthogonal basis, with a reference": Fault(orthogonal_basis_with_reference, ("rotated basis",)),
+    "orthogonal basis, without": Fault(orthogonal_basis, ("rotated basis",)),
+    "vocabulary padded": Fault(vocabulary_padded, ("vocabulary padding",)),
+    "template in the way": Fault(template_in_the_way, ("prompt form",)),
+    "draft needs float32": Fault(cancelling_neurons, ("dtype",)),
+    "logits multiplied": Fault(logits_multiplied, ("draft's logits",), tree=True),
+    "two faults": Fault(two_faults, ("mask token", "features")),
 }

@@ -15,7 +15,7 @@ from compatfix.process import Worker
 from compatfix.rewrites import patch_copy
 from compatfix.validate.prompt_file import read_prompts
 
-from .plant import FAULTS, PAIR, ROOT, planted
+from .plant import FAULTS, PAIR, ROOT, Fault, planted
 
 # In the quick tests a few suspects stand beside the right one, on prompts that the healthy draft follows.
 QUICK = {
@@ -23,6 +23,8 @@ QUICK = {
     "features one layer off": ["features", "draft's cache"],
 }
 LINES = (1, 2, 7, 13, 14, 15)
+# A fault that leaves more of the healthy pair's accepted length than this is none.
+LOWERED = 0.9
 FEW = {"budgets": [], "prompts": 6, "tokens": 8}
 
 
@@ -53,17 +55,17 @@ def causes(found: dict[str, Any]) -> list[str]:
 def test_the_planted_fault_comes_first(
     name: str, worker: Worker, patched: Path, texts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    plant, expected = FAULTS[name]
-    made = planted(tmp_path / "made", patched, plant)
+    fault = FAULTS[name]
+    made = planted(tmp_path / "made", patched, fault.plant)
     found = worker.run("diagnose", made.job(only=QUICK[name], texts=list(texts), **FEW))
-    assert causes(found)[: len(expected)] == list(expected)
+    assert causes(found)[: len(fault.first)] == list(fault.first)
     assert found["repaired"]["chain"] > 1.2 * found["baseline"]["chain"] > found["floor"]["chain"]
 
 
 def test_missing_tensors_are_told_and_not_refused(
     worker: Worker, patched: Path, texts: tuple[str, ...], tmp_path: Path
 ) -> None:
-    made = planted(tmp_path / "made", patched, FAULTS["draft's tensors missing"][0])
+    made = planted(tmp_path / "made", patched, FAULTS["draft's tensors missing"].plant)
     found = worker.run("diagnose", made.job(only=["draft's weights"], texts=list(texts), **FEW))
     first = found["suspects"][0]
     assert (first["name"], first["status"], first["evidence"]) == ("draft's weights", "cause", "read")
@@ -93,20 +95,42 @@ def test_a_healthy_pair_has_no_cause(texts: tuple[str, ...]) -> None:
     assert min(found["baseline"].values()) > 2.5 > 1.5 > max(found["floor"].values())
 
 
-@pytest.mark.sweep
-def test_a_healthy_pair_has_no_cause_among_all_suspects(worker: Worker, patched: Path, tmp_path: Path) -> None:
-    found = worker.run("diagnose", planted(tmp_path / "made", patched).job())
-    assert causes(found) == []
+@pytest.fixture(scope="module")
+def healthy(worker: Worker, patched: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The pair as it is, all suspects tried."""
+    return worker.run("diagnose", planted(tmp_path_factory.mktemp("healthy") / "made", patched).job())
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("name", FAULTS)
+def test_a_healthy_pair_has_no_cause_among_all_suspects(healthy: dict[str, Any]) -> None:
+    assert causes(healthy) == []
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.first])
 def test_every_planted_fault_comes_first_among_all_suspects(
-    name: str, worker: Worker, patched: Path, tmp_path: Path
+    name: str, healthy: dict[str, Any], worker: Worker, patched: Path, tmp_path: Path
 ) -> None:
-    plant, expected = FAULTS[name]
-    found = worker.run("diagnose", planted(tmp_path / "made", patched, plant).job())
-    assert set(causes(found)[: len(expected)]) == set(expected)
+    fault = FAULTS[name]
+    found = worker.run("diagnose", planted(tmp_path / "made", patched, fault.plant).job(**run_as(fault)))
+    assert set(causes(found)[: len(fault.first)]) == set(fault.first)
+    assert found["baseline"][fault.mode] < LOWERED * healthy["baseline"][fault.mode]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.harmless])
+def test_a_fault_that_costs_nothing_is_measured_and_not_called_a_cause(
+    name: str, healthy: dict[str, Any], worker: Worker, patched: Path, tmp_path: Path
+) -> None:
+    fault = FAULTS[name]
+    found = worker.run("diagnose", planted(tmp_path / "made", patched, fault.plant).job(**run_as(fault)))
+    assert found["baseline"][fault.mode] > LOWERED * healthy["baseline"][fault.mode]
+    suspect = next(suspect for suspect in found["suspects"] if suspect["name"] == fault.harmless)
+    assert (suspect["status"], suspect["evidence"], causes(found)) == ("not the cause", "measured", [])
+
+
+def run_as(fault: Fault) -> dict[str, Any]:
+    return {} if fault.tree else {"budgets": []}
 
 
 def test_too_few_prompts_are_refused_and_not_called_healthy(
