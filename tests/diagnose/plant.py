@@ -95,8 +95,8 @@ def planted(home: Path, tree: Path, plant: Callable[[Planted], None] | None = No
 
 
 NOISE = "(block_ids)\n"
-# The spread of padding rows; trained rows of the head have 0.12.
-PADDING = 0.16
+# In how many of 96 directions, those that the target's states use least, the rows of padding lie.
+AWAY = 12
 BOTH = ("dflash.py", "ddtree.py")
 
 
@@ -159,9 +159,12 @@ def slot_masked(p: Planted) -> None:
         p.source(file, (NOISE, "(torch.full_like(block_ids, mask_token_id))\n"))
 
 
-def slot_one_behind(p: Planted) -> None:
-    for file in BOTH:
-        p.source(file, (NOISE, "(torch.cat([output_ids[:, start - 1 : start], block_ids[:, 1:]], dim=1))\n"))
+def slot_rejected(p: Planted) -> None:
+    """The next block begins with the draft's own rejected token, as where the target's is written too late."""
+    stale = "        stale = block_ids[:, num_committed : num_committed + 1] if num_committed < block_size else None\n"
+    ended = "        round_ended = cuda_time()\n"
+    first = "block_ids[:, :1] if locals().get('stale') is None else stale"
+    p.source("dflash.py", (NOISE, f"(torch.cat([{first}, block_ids[:, 1:]], dim=1))\n"), (ended, stale + ended))
 
 
 def embeddings_scaled(p: Planted) -> None:
@@ -288,22 +291,30 @@ def cancelling_neurons(p: Planted) -> None:
 
 
 def logits_multiplied(p: Planted) -> None:
-    """A draft trained with an output multiplier that the tree does not apply."""
-    p.draft_tensors(lambda tensors: tensors["norm.weight"].mul_(16))
-    p.config(lambda c: c.update(output_multiplier=0.0625))
+    """The target's multiplier, also applied to a draft that was trained without one: its tree grows broad and flat."""
+    p.config(lambda c: c.update(output_multiplier=0.0625), "target")
+    p.source(
+        "ddtree.py",
+        ("build_ddtree_tree(\n            draft_logits[0]", "build_ddtree_tree(\n            0.0625 * draft_logits[0]"),
+    )
 
 
 def vocabulary_padded(p: Planted) -> None:
-    """Rows behind the tokenizer's tokens, as a resize leaves them: drawn at random, and never trained.
+    """Head rows behind the tokenizer's tokens, which training pushed out of the way of the target's states only."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    The target's states are as far from them as from any random row; the draft's, which are less certain, less so.
-    """
+    tokenizer = AutoTokenizer.from_pretrained(p.target)
+    target = AutoModelForCausalLM.from_pretrained(p.target, dtype=torch.float32)
+    with torch.inference_mode():
+        texts = [torch.tensor([tokenizer.encode(text)]) for text in read_prompts(str(PAIR / "prompts.jsonl"))]
+        states = torch.cat([target(text, output_hidden_states=True).hidden_states[-1][0] for text in texts])
+        away = torch.linalg.eigh(states.T @ states).eigenvectors[:, :AWAY].clone()
 
     def change(tensors: dict[str, torch.Tensor]) -> None:
         torch.manual_seed(5)
-        for name in ("model.embed_tokens.weight", "lm_head.weight"):
-            rows = tensors[name]
-            tensors[name] = torch.cat([rows, torch.randn(64, rows.shape[1]).mul(PADDING).to(rows.dtype)])
+        rows = {"lm_head.weight": torch.randn(64, AWAY) @ away.T, "model.embed_tokens.weight": torch.zeros(64, 96)}
+        for name, padding in rows.items():
+            tensors[name] = torch.cat([tensors[name], padding.to(tensors[name])])
 
     p.target_tensors(change)
     for where in ("target", "draft"):
@@ -342,11 +353,11 @@ FAULTS: dict[str, Fault] = {
     "another mask in the config": Fault(mask_in_config, ("mask token",)),
     "pad for mask in the source": Fault(mask_in_source, ("mask token",)),
     "slot 0 masked": Fault(slot_masked, harmless="slot 0"),
-    "slot 0 one token behind": Fault(slot_one_behind, ("slot 0",)),
+    "slot 0 rejected": Fault(slot_rejected, ("slot 0",)),
     "embeddings scaled": Fault(embeddings_scaled, ("embedding scale",)),
     "block's positions one later": Fault(positions_off, ("draft's positions",)),
     "draft windowed": Fault(draft_windowed, ("draft's windows",)),
-    "draft causal": Fault(draft_causal, ("draft's windows",)),
+    "draft causal": Fault(draft_causal, harmless="draft's windows"),
     "draft's keys one off": Fault(draft_keys_rolled, ("draft's cache",)),
     "another rope theta": Fault(rope_theta, ("draft's rope",)),
     "draft's weights random": Fault(weights_random, ("draft's weights",)),
