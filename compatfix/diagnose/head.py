@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,11 +13,11 @@ from torch import Tensor
 
 from compatfix.diagnose.pair import Pair, head_of_draft
 from compatfix.diagnose.toggle import Suspect, Toggle
-from compatfix.runtime.draft_config import draft_value
+from compatfix.runtime.draft_config import NESTED, TEXT, draft_value
 
 CAPS = ("final_logit_softcapping", "logit_softcap", "final_logits_softcap")
 FACTORS = ("output_multiplier", "lm_head_multiplier", "logits_scaling", "logit_scale", "output_multiplier_scale")
-ORDER = "this moves the order of a tree's nodes, never the first token of a position"
+ORDER = "this moves the order of a tree's nodes; the first token of a position only where rounding makes two equal"
 
 
 def suspects(pair: Pair) -> list[Suspect]:
@@ -37,15 +41,38 @@ def _scales(pair: Pair) -> Suspect:
                     toggles.append(
                         _toggle(pair, f"logits {word} the {whose}'s {name} {factor:g}", step, lambda x, b=by: x * b)
                     )
-    if pair.bench.tree.tree is None:
-        return Suspect("draft's logits", question, "CF951", reason="no tree, whose order alone they move")
+    for name in (*CAPS, *FACTORS):
+        if _number(pair.draft.config, name):
+            step = f"remove {name} from the draft's config.json"
+            unsaid = partial(_unsaid, pair.draft, name)
+            toggles.append(Toggle(f"without the draft's {name}", step, around=unsaid))
     why = "neither config names a soft-cap or a multiplier of logits"
+    if pair.bench.tree.tree is None:
+        toggles = [toggle for toggle in toggles if "chain" in toggle.modes]
+        why = "no tree, whose order they move"
     return Suspect("draft's logits", question, "CF951", tuple(toggles), reason=why)
 
 
 def _number(config: Any, name: str) -> float | None:
     value = draft_value(config, name)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+@contextmanager
+def _unsaid(draft: Any, name: str) -> Iterator[None]:
+    """The draft's config does not name it; patched trees read it there, and so does what they call."""
+    own = draft.config
+    changed = copy.deepcopy(own)
+    for holder in (changed, getattr(changed, NESTED, None), getattr(changed, TEXT, None)):
+        if isinstance(holder, dict):
+            holder.pop(name, None)
+        elif hasattr(holder, name):
+            setattr(holder, name, None)
+    draft.config = changed
+    try:
+        yield
+    finally:
+        draft.config = own
 
 
 def _toggle(pair: Pair, name: str, step: str, change: Any) -> Toggle:

@@ -84,7 +84,7 @@ def _diagnosed(pair: Pair, args: dict[str, Any], progress: Progress) -> dict[str
         raise JobError(f"the tree raised {error}; run compatfix gate first, which finds out why") from error
     progress("an untrained draft", 0, None)
     floor = bank.all((draft_weights.floor(pair),))
-    levels, failed = _eliminate(bank, suspects, start, progress)
+    levels, failed = _eliminate(bank, suspects, start, progress, args.get("levels", LEVELS))
     ended = levels[-1].before
     main = bank.modes[0].name
     hopeless = as_bad_as_random(_accepted(ended, main), _accepted(floor, main))
@@ -144,9 +144,10 @@ class _Step:
 
 
 def _eliminate(
-    bank: Bank, suspects: Sequence[Suspect], start: Outcomes, progress: Progress
+    bank: Bank, suspects: Sequence[Suspect], start: Outcomes, progress: Progress, most: int
 ) -> tuple[list[_Step], dict[str, str]]:
-    """Levels of the elimination; the last one chose nothing. Also why toggles could not be measured, by suspect."""
+    """Levels of the elimination, until one chose nothing or `most` repairs are kept. Also why toggles could not be
+    measured, by suspect."""
     levels, failed = [_Step(start)], dict[str, str]()
     kept: list[Toggle] = []
     done: set[str] = set()
@@ -172,7 +173,7 @@ def _eliminate(
         kept.append(next(t for s in suspects if s.name == choice.suspect for t in s.toggles if t.name == choice.toggle))
         progress(f"with {choice.suspect} repaired", number, total)
         levels.append(_Step(bank.all(kept)))
-        if len(kept) == LEVELS:
+        if len(kept) == most:
             return levels, failed
 
 

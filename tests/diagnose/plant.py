@@ -109,6 +109,17 @@ def plausible(p: Planted) -> None:
     write_copy(plausible_fix(p.tree))
 
 
+def states_emptied(p: Planted) -> None:
+    """A rollback that empties what the linear layers hold, where it should go back to what was committed."""
+    crop = "        crop_to(past_key_values_target, start)\n"
+    emptied = """        for layer in past_key_values_target.layers:
+            for held in (getattr(layer, "recurrent_states", {}), getattr(layer, "conv_states", {})):
+                for state in held.values():
+                    state.zero_()
+"""
+    p.source("dflash.py", (crop, crop + emptied))
+
+
 # What a kernel that mixes up the tokens of one forward does, from the second round on: start-up has passed by then.
 MIXING = """        round_ended = cuda_time()
 
@@ -141,8 +152,12 @@ def features_one_layer_off(p: Planted) -> None:
     p.source("model/utils.py", ("    offset = 1\n", "    offset = 0\n"))
 
 
-def layer_ids_off(p: Planted) -> None:
+def layer_ids_one_lower(p: Planted) -> None:
     p.config(lambda c: c["dflash_config"].update(target_layer_ids=[0, 1]))
+
+
+def layer_ids_one_higher(p: Planted) -> None:
+    p.config(lambda c: c["dflash_config"].update(target_layer_ids=[2, 3]))
 
 
 def mask_in_config(p: Planted) -> None:
@@ -269,6 +284,13 @@ def template_in_the_way(p: Planted) -> None:
     p.args["chat"] = "template"
 
 
+def thinking_in_the_way(p: Planted) -> None:
+    template_in_the_way(p)
+    path = p.target / "tokenizer_config.json"
+    path.write_text(path.read_text().replace("{{ ' #~9 ;|Q x7' * 3 }}", ""))
+    p.args["chat"] = "thinking"
+
+
 def cancelling_neurons(p: Planted) -> None:
     """Pairs of equal neurons whose large weights cancel in float32 and are rounded apart in bfloat16."""
 
@@ -297,6 +319,11 @@ def logits_multiplied(p: Planted) -> None:
         "ddtree.py",
         ("build_ddtree_tree(\n            draft_logits[0]", "build_ddtree_tree(\n            0.0625 * draft_logits[0]"),
     )
+
+
+def logits_capped(p: Planted) -> None:
+    """The draft's config asks for a soft-cap that the draft was not trained under, and the tree applies it."""
+    p.config(lambda c: c.update(final_logit_softcapping=2.0))
 
 
 def vocabulary_padded(p: Planted) -> None:
@@ -345,11 +372,13 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {
-    "recurrent states not rolled back": Fault(plausible, ("rollback", "siblings"), tree=True),
+    "recurrent states not rolled back": Fault(plausible, ("siblings",), tree=True),
+    "linear states emptied": Fault(states_emptied, ("rollback",)),
     "siblings mixed": Fault(siblings_mixed, ("siblings",), tree=True),
     "chain mixed": Fault(chain_mixed, ("several tokens at once",)),
     "features one layer off": Fault(features_one_layer_off, ("features",)),
-    "layer ids one lower": Fault(layer_ids_off, ("layer ids",)),
+    "layer ids one lower": Fault(layer_ids_one_lower, ("layer ids",)),
+    "layer ids one higher": Fault(layer_ids_one_higher, ("layer ids",)),
     "another mask in the config": Fault(mask_in_config, ("mask token",)),
     "pad for mask in the source": Fault(mask_in_source, ("mask token",)),
     "slot 0 masked": Fault(slot_masked, harmless="slot 0"),
@@ -368,7 +397,9 @@ FAULTS: dict[str, Fault] = {
     "orthogonal basis, without": Fault(orthogonal_basis, ("rotated basis",)),
     "vocabulary padded": Fault(vocabulary_padded, ("vocabulary padding",)),
     "template in the way": Fault(template_in_the_way, ("prompt form",)),
+    "thinking in the way": Fault(thinking_in_the_way, ("prompt form",)),
     "draft needs float32": Fault(cancelling_neurons, ("dtype",)),
     "logits multiplied": Fault(logits_multiplied, ("draft's logits",), tree=True),
+    "logits capped": Fault(logits_capped, ("draft's logits",), tree=True),
     "two faults": Fault(two_faults, ("mask token", "features")),
 }
