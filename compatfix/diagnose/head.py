@@ -44,8 +44,8 @@ def _scales(pair: Pair) -> Suspect:
     for name in (*CAPS, *FACTORS):
         if _number(pair.draft.config, name):
             step = f"remove {name} from the draft's config.json"
-            unsaid = partial(_unsaid, pair.draft, name)
-            toggles.append(Toggle(f"without the draft's {name}", step, around=unsaid))
+            around = partial(unsaid, pair.draft, name)
+            toggles.append(Toggle(f"without the draft's {name}", step, around=around))
     why = "neither config names a soft-cap or a multiplier of logits"
     if pair.bench.tree.tree is None:
         toggles = [toggle for toggle in toggles if "chain" in toggle.modes]
@@ -59,11 +59,12 @@ def _number(config: Any, name: str) -> float | None:
 
 
 @contextmanager
-def _unsaid(draft: Any, name: str) -> Iterator[None]:
+def unsaid(draft: Any, name: str) -> Iterator[None]:
     """The draft's config does not name it; patched trees read it there, and so does what they call."""
     own = draft.config
     changed = copy.deepcopy(own)
-    for holder in (changed, getattr(changed, NESTED, None), getattr(changed, TEXT, None)):
+    text = getattr(changed, TEXT, None)
+    for holder in (changed, text, getattr(changed, NESTED, None), getattr(text, NESTED, None)):
         if isinstance(holder, dict):
             holder.pop(name, None)
         elif hasattr(holder, name):
