@@ -62,30 +62,6 @@ def variant(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def clean_modules():
-    """Trees share module names; each test leaves none behind."""
-    import sys
-
-    modules, path = set(sys.modules), list(sys.path)
-    yield
-    for name in set(sys.modules) - modules:
-        if name.split(".")[0] in (
-            "speculate",
-            "shape",
-            "another",
-            "run",
-            "draft",
-            "model",
-            "dflash",
-            "ddtree",
-            "benchmark",
-            "compatfix_runtime",
-        ):
-            del sys.modules[name]
-    sys.path[:] = path
-
-
-@pytest.fixture
 def checkpoint(tmp_path, variant):
     """(tree, target directory, draft directory): the target in several shards."""
     import torch
