@@ -7,7 +7,7 @@ the repository with its real draft. Scope code's comparisons in float32 are run 
 
 A planted fault that changes nothing on a run, bit by bit (tokens, logits, context, draft), is counted apart.
 
-    python benchmarks/judgement.py [--seeds 10] [--fault-seeds 4] [--targets qwen3 …]
+    python benchmarks/judgement.py [--seeds 10] [--fault-seeds 4] [--first-seed 0] [--targets qwen3 …]
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
         patch_copy(ROOT / "vendor" / "ddtree_ref", tree)
         found = {}
         for name in options.targets:
-            found[name] = judged(name, tree, Path(scratch), options.seeds, options.fault_seeds)
+            found[name] = judged(name, tree, Path(scratch), options)
             say(f"{name}: {line_of(found[name])} ({time.perf_counter() - began:.0f} s)")
     print(table(found))
     print(fault_table(found))
@@ -104,30 +104,34 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10, help="right runs: seeds per target, three modes each")
     parser.add_argument("--fault-seeds", type=int, default=4, help="planted runs: seeds per target, two modes each")
+    parser.add_argument("--first-seed", type=int, default=0, help="other weights and texts; the pair has but one set")
     parser.add_argument("--targets", nargs="+", default=[*KINDS, "pair"], choices=[*KINDS, "pair"])
     return parser.parse_args()
 
 
-def judged(name: str, tree: Path, scratch: Path, seeds: int, fault_seeds: int) -> Counts:
+def judged(name: str, tree: Path, scratch: Path, options: argparse.Namespace) -> Counts:
     counts = Counts()
     profile = None if name == "pair" else ORACLE
-    for seed, bench, prompts in benches(name, tree, scratch, seeds):
+    first = 0 if name == "pair" else options.first_seed
+    for seed, bench, prompts in benches(name, tree, scratch, first, options.seeds):
         right(counts, bench, prompts, profile, seed)
-        if seed < fault_seeds:
+        if seed < first + options.fault_seeds:
             for mode in (CHAIN, Mode("tree", BUDGETS[-1])):
                 planted(counts, bench, mode, prompts, profile, seed)
     if name != "pair":
-        for seed in range(fault_seeds):
+        for seed in range(first, first + options.fault_seeds):
             exact = build_bench(arguments(name, tree, scratch, seed))
             for mode in (CHAIN, Mode("tree", BUDGETS[-1])):
                 enter(counts, faults.run_faults(exact, [mode], quiet)["faults"], f"float32, seed {seed}")
     return counts
 
 
-def benches(name: str, tree: Path, scratch: Path, seeds: int) -> Iterator[tuple[int, Bench, list[list[int]]]]:
+def benches(
+    name: str, tree: Path, scratch: Path, first: int, seeds: int
+) -> Iterator[tuple[int, Bench, list[list[int]]]]:
     """In bf16: by seed, with the prompts of its run. The pair has one set of weights, and prompts instead of seeds."""
     if name != "pair":
-        for seed in range(seeds):
+        for seed in range(first, first + seeds):
             bench = build_bench(arguments(name, tree, scratch, seed), dtype=torch.bfloat16)
             yield seed, bench, [bench.prompt(index) for index in LONG_PROMPTS]
         return
