@@ -34,6 +34,7 @@ from compatfix.options import (
     repetitions_option,
     sampling_options,
     select_option,
+    several,
     split_budgets,
     split_scopes,
     split_sizes,
@@ -194,39 +195,32 @@ def rules(form: str) -> None:
     click.echo(rules_text(form))
 
 
-def validation_options(command: Any) -> Any:
-    """Options that validate and gate share."""
-    for option in reversed(
-        [
-            click.argument("tree", type=click.Path(path_type=Path)),
-            click.option("--target", required=True, metavar="MODEL", help="Directory of the target model."),
-            draft_option,
-            click.option("--on", type=click.Choice(["tiny", "weights"]), default="tiny", show_default=True),
-            click.option("--tree-budget", "budgets", default="32,64", show_default=True, callback=split_budgets),
-            click.option("--prompts", type=click.IntRange(1), default=24, show_default=True),
-            click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
-            click.option("--seed", type=int, default=0, show_default=True),
-            prompt_file_option,
-            *sampling_options,
-            *entry_options,
-            repetitions_option,
-            long_run_option,
-            click.option(
-                "--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."
-            ),
-            fail_option,
-            baseline_option,
-            if_changed_option,
-            click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True),
-            github_format_option,
-            python_option,
-            time_option,
-            memory_option,
-            verbose_option,
-        ]
-    ):
-        command = option(command)
-    return command
+# What validate and gate share.
+validation_options = several(
+    click.argument("tree", type=click.Path(path_type=Path)),
+    click.option("--target", required=True, metavar="MODEL", help="Directory of the target model."),
+    draft_option,
+    click.option("--on", type=click.Choice(["tiny", "weights"]), default="tiny", show_default=True),
+    click.option("--tree-budget", "budgets", default="32,64", show_default=True, callback=split_budgets),
+    click.option("--prompts", type=click.IntRange(1), default=24, show_default=True),
+    click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
+    click.option("--seed", type=int, default=0, show_default=True),
+    prompt_file_option,
+    *sampling_options,
+    entry_options,
+    repetitions_option,
+    long_run_option,
+    click.option("--require", default="code", show_default=True, callback=split_scopes, help="Scopes that must pass."),
+    fail_option,
+    baseline_option,
+    if_changed_option,
+    click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True),
+    github_format_option,
+    python_option,
+    time_option,
+    memory_option,
+    verbose_option,
+)
 
 
 @main.command()

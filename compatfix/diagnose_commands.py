@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from compatfix.options import (
+    entry_options,
     github_format_option,
     memory_option,
     prompt_file_option,
@@ -39,6 +40,7 @@ from compatfix.running import finish, shown_progress, worker_options
 @click.option("--max-new-tokens", "tokens", type=click.IntRange(4), default=32, show_default=True)
 @click.option("--tree-budget", "budgets", default="8", show_default=True, callback=split_budgets)
 @click.option("--seed", type=int, default=0, show_default=True)
+@entry_options
 @click.option("--report-dir", type=click.Path(path_type=Path), default=Path("reports"), show_default=True)
 @github_format_option
 @python_option

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 FORMATS = click.Choice(["text", "json", "md"])
 CODE_LIST_HELP = "Codes or names, separated by commas."
+Command = TypeVar("Command", bound=Callable[..., Any])
 # Below it the rounding of logits moves chances.
 LOWEST_TEMPERATURE = 0.01
 
@@ -82,6 +84,17 @@ def probability(ctx: click.Context, param: click.Parameter, value: float) -> flo
     return value
 
 
+def several(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator of many; the help lists them in this order."""
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
 def readable_choice(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """--entry, --argument and --result are read before anything is started."""
     from compatfix.errors import UsageError
@@ -153,7 +166,7 @@ repetitions_option = click.option(
     help="With --on weights: how often each prompt is timed in every mode; 0 for no timing.",
 )
 sampling_options = (temperature_option, top_p_option, top_k_option, samples_option)
-entry_options = (
+entry_options = several(
     click.option(
         "--entry",
         "entries",

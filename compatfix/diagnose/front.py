@@ -22,7 +22,8 @@ class DiagnoseOptions:
     """How much to measure: prompts and tokens of each, the tree's budgets, and the form of the prompts (`chat`).
 
     `texts` are the prompts, or else the tool's own. `reference` is the directory of the target's unrotated checkpoint.
-    `only` names the suspects to try; () for all.
+    `only` names the suspects to try; () for all. `entries`, `arguments` and `results` name
+    what is not found by signature, as for a gate.
     """
 
     prompts: int = 12
@@ -33,6 +34,9 @@ class DiagnoseOptions:
     texts: tuple[str, ...] = ()
     reference: str | None = None
     only: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
     python: str | None = None
     time_limit: float | None = None
     memory_limit: int | None = None
@@ -58,6 +62,9 @@ def diagnosed(
         "texts": list(options.texts),
         "reference": options.reference,
         "only": list(options.only),
+        "entries": options.entries,
+        "arguments": options.arguments,
+        "results": options.results,
     }
     limits: dict[str, Any] = {"time_limit": options.time_limit, "memory_limit": options.memory_limit}
     subject = {"target": target, "draft": draft, "tree judged": "a patched copy" if patched else "as it is on disk"}

@@ -146,3 +146,13 @@ def test_what_cannot_be_read_starts_nothing(compatfix, renamed, options, words):
     assert run.code == 2
     assert words in run.err and run.err.count("Error") + run.err.count("error") == 1
     assert list(compatfix.directory.iterdir()) == []
+
+
+def test_a_diagnosis_runs_what_was_named(compatfix, renamed):
+    pair = ROOT / "examples" / "pair"
+    where = ("--target", pair / "target", "--draft", pair / "draft", "--patch", "copy")
+    small = ("--only", "rollback", "--prompts", "6", "--max-new-tokens", "4")
+    run = compatfix("diagnose", renamed(), *where, *small, *NAMED, *RESULT)
+    assert run.code == 0, run.out + run.err
+    report, _ = newest(compatfix)
+    assert report.sections["diagnosis"]["modes"] == ["chain", "tree-8"]
