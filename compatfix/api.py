@@ -6,7 +6,6 @@ way of the code under test is a finding in the result, never an exception.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +17,7 @@ from compatfix import __version__
 from compatfix.conclusion import conclusion, green, worst_at_least
 from compatfix.errors import UsageError
 from compatfix.gating import Patching, RuleChoice, ValidationOptions
+from compatfix.hub.resolve import Model, located, places
 from compatfix.model import Finding, Level, PatchPlan, Report, Scope
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def _silent(step: Any) -> None: ...
 
 
 def inspect(
-    model: str | Path,
+    model: Model,
     *,
-    draft: str | Path | None = None,
+    draft: Model | None = None,
     context: int = CONTEXT,
     tree_budget: int = TREE_BUDGET,
     devices: Sequence[float] = (),
@@ -66,7 +66,8 @@ def inspect(
 
     Args: `context` tokens and `tree_budget` nodes are those of the memory plan, `devices` sizes in GB to hold it
     against besides those present; `seed` is that of the tiny model; limits are per step, in seconds and bytes.
-    Raises: UsageError for bad input (no directory, a broken config.json, an unknown model type, remote code).
+    Models may be directories or hub ids (compatfix.hub). Raises: UsageError for bad input (no directory, a broken
+    config.json, an unknown model type, remote code, a hub that does not answer).
     """
     from compatfix.checks import run_checks
     from compatfix.introspect.configfile import read_config, read_target_config
@@ -75,65 +76,70 @@ def inspect(
     from compatfix.serial import from_plain
 
     started = Clock()
-    read_target_config(model)
-    if draft is not None:
-        read_config(draft)
-    subject = {"target": str(model)} | ({"draft": str(draft)} if draft is not None else {})
+    at = places(model, draft, on_step=on_step)
+    path, draft_path = at.paths
+    subject = {"target": path} | ({"draft": draft_path} if draft_path is not None else {})
     args = {
-        "target": str(model),
-        "draft": None if draft is None else str(draft),
+        "target": path,
+        "draft": draft_path,
         "context": context,
         "tree_budget": tree_budget,
         "devices": list(devices),
         "seed": seed,
     }
     try:
-        with worker(python) as process:
-            found = process.run("inspect", args, on_step=on_step, time_limit=time_limit, memory_limit=memory_limit)
+        with at.errors():
+            read_target_config(path)
+            if draft_path is not None:
+                read_config(draft_path)
+            with worker(python) as process:
+                found = process.run("inspect", args, on_step=on_step, time_limit=time_limit, memory_limit=memory_limit)
     except WorkerFailed as failure:
-        return started.stamp(Report("inspect", subject, findings=(failure.finding,)))
+        return started.stamp(at.named(Report("inspect", subject, findings=(failure.finding,))))
     inspection = from_plain(Inspection, found)
     findings = run_checks(inspection)
-    target = shlex.join(["--target", str(model)] + (["--draft", str(draft)] if draft is not None else []))
-    return started.stamp(
-        Report(
-            "inspect",
-            subject,
-            statements=inspection.statements,
-            answers=inspection.target.answers,
-            findings=findings,
-            sections={"inspection": found},
-            next_step=_next_step(findings, target),
-        )
+    report = Report(
+        "inspect",
+        subject,
+        statements=inspection.statements,
+        answers=inspection.target.answers,
+        findings=findings,
+        sections={"inspection": found},
+        next_step=_next_step(findings, at.options),
     )
+    return started.stamp(at.named(report))
 
 
 def validate(
     tree: str | Path,
-    target: str | Path,
+    target: Model,
     *,
-    draft: str | Path | None = None,
+    draft: Model | None = None,
     options: ValidationOptions | None = None,
     on_step: OnStep = _silent,
     used: Used | None = None,
 ) -> Report:
     """Runs the tree as it is on disk against a target and judges it by scope.
 
-    Raises: UsageError for bad input. Whatever the tree or the model does is a finding.
+    Models are directories or hub ids, as for `inspect`. Raises: UsageError for bad input. Whatever the tree or the
+    model does is a finding.
     """
     from compatfix.gating import judge
 
     started = Clock()
     root = tree_directory(tree)
-    report = judge("validate", root, str(target), _name(draft), options or ValidationOptions(), on_step, used=used)
+    chosen = options or ValidationOptions()
+    at = places(target, draft, on_step=on_step, weights=chosen.on == "weights")
+    with at.errors():
+        report = at.named(judge("validate", root, *at.paths, chosen, on_step, used=used))
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
 
 
 def gate(
     tree: str | Path,
-    target: str | Path,
+    target: Model,
     *,
-    draft: str | Path | None = None,
+    draft: Model | None = None,
     options: ValidationOptions | None = None,
     patching: Patching | None = None,
     select: Sequence[str] = (),
@@ -146,7 +152,8 @@ def gate(
     """Judges the tree that will really run: as it is on disk, which must have no fix pending, or patched first.
 
     Args: `patching` judges a patched copy ("copy") or patches the tree ("in-place"); `ladder` tells the story of the
-    unpatched code too; `used` is told what the run really read. Raises: UsageError for bad input.
+    unpatched code too; `used` is told what the run really read. Models are directories or hub ids, as for `inspect`.
+    Raises: UsageError for bad input.
     """
     from compatfix.gating import gated
 
@@ -154,14 +161,16 @@ def gate(
     root = tree_directory(tree)
     rules = RuleChoice(tuple(select), tuple(ignore), allow_dirty)
     chosen = options or ValidationOptions()
-    report = gated(root, str(target), _name(draft), chosen, patching, rules, ladder, on_step, used)
+    at = places(target, draft, on_step=on_step, weights=chosen.on == "weights")
+    with at.errors():
+        report = at.named(gated(root, *at.paths, chosen, patching, rules, ladder, on_step, used))
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
 
 
 def diagnose(
     tree: str | Path,
-    target: str | Path,
-    draft: str | Path,
+    target: Model,
+    draft: Model,
     *,
     options: DiagnoseOptions | None = None,
     patched: bool = False,
@@ -169,13 +178,21 @@ def diagnose(
 ) -> Report:
     """Why few drafted tokens are accepted: suspects toggled on this tree, or a `patched` copy, with real weights.
 
-    Raises: UsageError for bad input, and where the pair cannot be run at all.
+    A hub id needs all of its weights in the hub's cache. Raises: UsageError for bad input, and where the pair cannot
+    be run at all.
     """
     from compatfix.diagnose.front import DiagnoseOptions, diagnosed
 
     started = Clock()
     chosen = options or DiagnoseOptions()
-    report = diagnosed(tree_directory(tree), str(target), str(draft), chosen, patched=patched, on_step=on_step)
+    root = tree_directory(tree)
+    at = places(target, draft, weights=True, on_step=on_step)
+    target_path, draft_path = at.paths
+    assert draft_path is not None
+    if chosen.reference is not None:
+        chosen = replace(chosen, reference=located(chosen.reference, weights=True, on_step=on_step).path)
+    with at.errors():
+        report = at.named(diagnosed(root, target_path, draft_path, chosen, patched=patched, on_step=on_step))
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
 
 
@@ -243,10 +260,6 @@ def _next_step(findings: Sequence[Finding], target: str) -> str:
     if misfits:
         return f"give a draft that fits this target with --draft ({misfits[0].code}: {misfits[0].message})"
     return f"compatfix gate TREE {target} --patch copy"
-
-
-def _name(path: str | Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 class Clock:

@@ -41,7 +41,7 @@ from compatfix.options import (
     time_option,
     verbose_option,
 )
-from compatfix.running import finish, show, shown_progress, validation_settings, worker_options
+from compatfix.running import finish, located_pair, show, shown_progress, validation_settings, worker_options
 
 if TYPE_CHECKING:
     from compatfix.model import Level
@@ -198,7 +198,7 @@ def rules(form: str) -> None:
 # What validate and gate share.
 validation_options = several(
     click.argument("tree", type=click.Path(path_type=Path)),
-    click.option("--target", required=True, metavar="MODEL", help="Directory of the target model."),
+    click.option("--target", required=True, metavar="MODEL", help="Directory or hub id of the target."),
     draft_option,
     click.option("--on", type=click.Choice(["tiny", "weights"]), default="tiny", show_default=True),
     click.option("--tree-budget", "budgets", default="32,64", show_default=True, callback=split_budgets),
@@ -245,11 +245,12 @@ def validate(
     check_writable(report_dir)
     settings = validation_settings(options)
     held_to = {"require": required, "fail-on": counting[0], "baseline": counting[1]}
-    ledger = open_ledger("validate", tree, target, draft, report_dir, settings, held_to)
+    at = located_pair(target, draft, settings)
+    ledger = open_ledger("validate", tree, at, report_dir, settings, held_to)
     if answered(ledger, if_changed, form != "text"):
         sys.exit(0)
     with shown_progress() as on_step:
-        report = api.validate(tree, target, draft=draft, options=settings, on_step=on_step, used=ledger.used)
+        report = api.validate(tree, at.target, draft=at.draft, options=settings, on_step=on_step, used=ledger.used)
     report = api.settle(report, required, *counting)
     finish(report, report_dir, form, verbose, ledger)
     click.echo(api.conclusion(report, required), err=form != "text")
@@ -298,13 +299,14 @@ def gate(
     settings = validation_settings(options)
     rules = {"patch": patching, "select": select, "ignore": ignore, "ladder": ladder}
     held_to = {"require": required, "fail-on": counting[0], "baseline": counting[1]}
-    ledger = open_ledger("gate", tree, target, draft, report_dir, settings, {**rules, **held_to})
+    at = located_pair(target, draft, settings)
+    ledger = open_ledger("gate", tree, at, report_dir, settings, {**rules, **held_to})
     if not answered(ledger, if_changed, form != "text"):
         with shown_progress() as on_step:
             report = api.gate(
                 tree,
-                target,
-                draft=draft,
+                at.target,
+                draft=at.draft,
                 options=settings,
                 patching=patching,
                 select=select,

@@ -23,8 +23,8 @@ from compatfix.running import finish, shown_progress, worker_options
 
 @click.command()
 @click.argument("tree", type=click.Path(path_type=Path))
-@click.option("--target", required=True, metavar="DIR", help="Directory of the target model, with weights.")
-@click.option("--draft", required=True, metavar="DIR", help="Directory of the draft model, with weights.")
+@click.option("--target", required=True, metavar="MODEL", help="Directory or hub id of the target, with weights.")
+@click.option("--draft", required=True, metavar="MODEL", help="Directory or hub id of the draft, with weights.")
 @click.option("--patch", "patching", type=click.Choice(["copy"]), help="Diagnose a patched copy of TREE.")
 @prompt_file_option
 @click.option(

@@ -131,7 +131,7 @@ baseline_option = click.option(
     metavar="FILE",
     help="Findings that are known (from `compatfix report baseline`) do not count; scopes still do.",
 )
-draft_option = click.option("--draft", metavar="DIR", help="Directory of the draft model.")
+draft_option = click.option("--draft", metavar="MODEL", help="Directory or hub id of the draft.")
 python_option = click.option(
     "--python", metavar="EXE", help="Interpreter of the environment under test; needs torch and transformers."
 )

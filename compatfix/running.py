@@ -12,6 +12,7 @@ from compatfix.errors import UsageError
 if TYPE_CHECKING:
     from compatfix.attest.ledger import Ledger
     from compatfix.gating import ValidationOptions
+    from compatfix.hub.place import Places
     from compatfix.model import Report
 
 
@@ -33,6 +34,14 @@ def worker_options(options: dict[str, Any]) -> dict[str, Any]:
     """`--memory-limit` is in GB for people and in bytes for the worker."""
     limit = options.pop("memory_limit", None)
     return {**options, "memory_limit": None if limit is None else int(limit * 1e9)}
+
+
+def located_pair(target: str, draft: str | None, settings: ValidationOptions) -> Places:
+    """Where the models lie. Hub ids are asked for here and once, so that what is compared is what is judged."""
+    from compatfix.hub.resolve import places
+
+    with shown_progress() as on_step:
+        return places(target, draft, weights=settings.on == "weights", on_step=on_step)
 
 
 def shown_progress() -> Any:

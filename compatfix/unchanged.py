@@ -16,14 +16,14 @@ from compatfix import __version__
 from compatfix.attest.fingerprint import Request
 from compatfix.attest.ledger import Ledger
 from compatfix.gating import ValidationOptions
+from compatfix.hub.place import Places
 from compatfix.serial import to_plain
 
 
 def open_ledger(
     command: str,
     tree: Path,
-    target: str,
-    draft: str | None,
+    at: Places,
     report_dir: Path,
     settings: ValidationOptions,
     others: Mapping[str, Any],
@@ -38,7 +38,8 @@ def open_ledger(
         "module path": sys.path,
     }
     plain = json.loads(json.dumps(to_plain(options)))
-    return Ledger(Request(tree, target, draft, report_dir, plain))
+    commits = {part: (place.given, place.origin.commit) for part, place in at.from_hub.items() if place.origin}
+    return Ledger(Request(tree, *at.paths, report_dir, plain, commits))
 
 
 def answered(ledger: Ledger, asked: bool, quiet: bool) -> bool:

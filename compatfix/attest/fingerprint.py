@@ -26,13 +26,22 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for: everything a user can choose, by the names that are told when they differ."""
+    """What is asked for: everything a user can choose, by the names that are told when they differ.
+
+    `hub` has, for a target or draft that was given by hub id, that id and the commit that it means now.
+    """
 
     tree: Path
     target: str
     draft: str | None
     report_dir: Path
     options: Mapping[str, Any]
+    hub: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def name(self, part: str) -> str | None:
+        """What the target or the draft was called: its hub id, or its path."""
+        path: str | None = getattr(self, part)
+        return self.hub[part][0] if part in self.hub else path
 
 
 @dataclass
@@ -51,11 +60,19 @@ def chosen(request: Request) -> State:
     return {
         "options": dict(request.options),
         "tree": tree_state(request.tree, request.report_dir),
-        "target": model_state(request.target),
-        "draft": model_state(request.draft),
+        "target": _model(request, "target"),
+        "draft": _model(request, "draft"),
         "environment": environment(request.tree),
         "machine": machine(),
     }
+
+
+def _model(request: Request, part: str) -> State:
+    """The files of a model; one from the hub is the commit that was resolved, wherever its files are kept."""
+    state = model_state(getattr(request, part))
+    if part not in request.hub:
+        return state
+    return {"commit": request.hub[part][1], **{name: told for name, told in state.items() if name}}
 
 
 def learned(request: Request, used: Used) -> State:

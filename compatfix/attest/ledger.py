@@ -132,8 +132,12 @@ class Ledger:
 
     def _subject(self) -> str:
         request = self._request
-        named = [os.path.realpath(p) if p else "" for p in (request.tree, request.target, request.draft)]
-        return _short([*named, request.options["command"]])
+        models = [
+            request.name(part) if part in request.hub else os.path.realpath(getattr(request, part) or "")
+            for part in ("target", "draft")
+            if getattr(request, part)
+        ]
+        return _short([os.path.realpath(request.tree), *models, request.options["command"]])
 
     def _pointer(self) -> Path:
         return self._request.report_dir / POINTERS / f"{self._subject()}-{_short(self._request.options)}"

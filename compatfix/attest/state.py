@@ -99,7 +99,8 @@ def stamp_text(path: str) -> str | None:
 
 def environment(root: Path, variables: Mapping[str, str] | None = None) -> State:
     """Variables that torch, the libraries or the tool read, and those that a file of the tree names in quotes."""
-    now = os.environ if variables is None else variables
+    # A worker is offline unless it is told otherwise: the one variable that means the same when it is not set.
+    now = {"HF_HUB_OFFLINE": "1", **(os.environ if variables is None else variables)}
     named: set[str] = set()
     for name, path in _walk(root.resolve(), None):
         if name.endswith(".py"):

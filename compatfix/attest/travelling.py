@@ -29,7 +29,9 @@ def leave(report: Report, request: Request, used: Used, run: Path) -> str | None
     if report.verdict is None:
         return None
     place = None if request.options.get("patch") == "copy" else request.tree.resolve() / TRAVELLING
-    key = " | ".join(filter(None, [request.target, request.draft, f"on {request.options.get('on', 'tiny')}"]))
+    key = " | ".join(
+        filter(None, [request.name("target"), request.name("draft"), f"on {request.options.get('on', 'tiny')}"])
+    )
     try:
         if green(report, report.required) and used.observed:
             entry = _entry(report, used)

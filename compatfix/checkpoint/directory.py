@@ -24,7 +24,7 @@ FORMS: tuple[tuple[Form, str], ...] = (
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files of those endings that hold no weights of the model.
-_NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "rng_state.pth")
+NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "rng_state.pth")
 INDEX = ".index.json"
 
 
@@ -75,8 +75,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     problems: list[str] = []
     where: Mapping[str, str] = {}
     if first.endswith(INDEX):
-        where = _weight_map(directory / first, problems)
-        names = sorted({name for name in where.values() if _inside(name)})
+        where = weight_map(directory / first, problems)
+        names = sorted({name for name in where.values() if inside(name)})
         problems += _outside(first, where)
     else:
         names = [first]
@@ -93,7 +93,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
             tensors.setdefault(tensor.name, tensor)
     index = first if first.endswith(INDEX) else None
     if index is not None and form == "safetensors":
-        outside = {name for name in where.values() if not _inside(name)}
+        outside = {name for name in where.values() if not inside(name)}
         unsure = {*absent, *outside, *(header.file for header in headers if header.problem)}
         problems += _not_where_the_index_says(index, where, headers, unsure)
     return Checkpoint(
@@ -115,14 +115,15 @@ def _weight_files(directory: Path) -> tuple[str, ...]:
         names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
     except OSError:
         return ()
-    return tuple(name for name in names if name.endswith(WEIGHTS) and name not in _NOT_WEIGHTS)
+    return tuple(name for name in names if name.endswith(WEIGHTS) and name not in NOT_WEIGHTS)
 
 
 def _sizes(directory: Path, names: tuple[str, ...]) -> int:
     return sum((directory / name).stat().st_size for name in names)
 
 
-def _weight_map(index: Path, problems: list[str]) -> Mapping[str, str]:
+def weight_map(index: Path, problems: list[str]) -> Mapping[str, str]:
+    """Which file an index names for each tensor; what is wrong with the index is added to `problems`."""
     try:
         content: Any = json.loads(index.read_bytes().decode("utf-8-sig"))
         found = content.get("weight_map") if isinstance(content, dict) else None
@@ -138,13 +139,14 @@ def _weight_map(index: Path, problems: list[str]) -> Mapping[str, str]:
     return {str(name): str(file) for name, file in found.items()}
 
 
-def _inside(name: str) -> bool:
+def inside(name: str) -> bool:
+    """Whether a file name of an index stays below its directory."""
     path = os.path.normpath(name)
     return not os.path.isabs(path) and path.split(os.sep)[0] != os.pardir and "\0" not in name
 
 
 def _outside(index: str, where: Mapping[str, str]) -> Iterator[str]:
-    for name in sorted({name for name in where.values() if not _inside(name)}):
+    for name in sorted({name for name in where.values() if not inside(name)}):
         yield f"{index} points outside its directory: {name}"
 
 

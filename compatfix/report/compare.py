@@ -13,7 +13,7 @@ from compatfix.report.fingerprints import fingerprint
 # What a run was asked to do: numbers of runs that differ in one of these are not those of the same experiment.
 _SETTINGS = ("prompts", "tokens", "seed")
 _SUBJECTS = ("target", "draft", "judged on")
-_ASIDE = ("tree", "tree judged", "python", "torch", "transformers")
+_ASIDE = ("target commit", "draft commit", "tree", "tree judged", "python", "torch", "transformers")
 
 
 @dataclass(frozen=True)

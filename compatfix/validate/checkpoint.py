@@ -7,6 +7,9 @@ from pathlib import Path
 from compatfix.checkpoint.directory import read_checkpoint
 from compatfix.errors import UsageError
 
+# In a directory with this file weight files are holes behind true headers (compatfix.hub.kept).
+HEADERS_ONLY = ".compatfix-headers-only.json"
+
 
 def check_checkpoint(target: str, draft: str | None) -> None:
     """Raises UsageError, in one line, where real weights of both cannot be loaded from these directories."""
@@ -15,6 +18,8 @@ def check_checkpoint(target: str, draft: str | None) -> None:
     for directory in (Path(target), Path(draft)):
         if not directory.is_dir():
             raise UsageError(f"no weights in {directory}: real weights need a model directory")
+        if (directory / HEADERS_ONLY).exists():
+            raise UsageError(f"no weights in {directory}: only their headers were fetched from the hub")
         found = read_checkpoint(directory)
         if found.problems:
             more = f" (and {len(found.problems) - 1} more such faults)" if len(found.problems) > 1 else ""
