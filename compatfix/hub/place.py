@@ -116,10 +116,10 @@ def _lines(part: str, origin: Origin) -> Iterator[Statement]:
         text = f"weights of the {part} ({size}) were not fetched, only their headers"
         yield Statement(topic, f"{part} weights", text, "read", told)
     if origin.pickles:
-        text = f"pickles, named and never fetched: {_some(origin.pickles)}"
+        text = f"pickles of the {part}, named and never fetched: {_some(origin.pickles)}"
         yield Statement(topic, f"{part} pickles", text, "read", list(origin.pickles))
     if origin.code:
-        text = f"code of its own, neither fetched nor run: {_some(origin.code)}"
+        text = f"code of the {part}, neither fetched nor run: {_some(origin.code)}"
         yield Statement(topic, f"{part} code", text, "read", list(origin.code))
 
 

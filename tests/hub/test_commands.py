@@ -55,11 +55,11 @@ def test_inspect_of_a_pair_on_the_hub(hub, compatfix):
     told = {line["key"]: line["text"] for line in report["statements"] if line["topic"] == "hub"}
     assert told["target"] == f"target org/target at main is commit {commit} of {hub.url}"
     assert told["target weights"] == "weights of the target (2 kB in 2 files) were not fetched, only their headers"
-    assert told["target code"] == "code of its own, neither fetched nor run: modeling_own.py"
+    assert told["target code"] == "code of the target, neither fetched nor run: modeling_own.py"
     assert told["draft weights"] == (
         "weights of the draft (1 kB in 1 file) were not fetched; of pickles only names and sizes are known"
     )
-    assert told["draft pickles"] == "pickles, named and never fetched: pytorch_model.bin"
+    assert told["draft pickles"] == "pickles of the draft, named and never fetched: pytorch_model.bin"
     assert report["sections"]["inspection"]["checkpoint"]["tensors"] == 3
     assert report["next_step"].startswith("compatfix gate TREE --target org/target --draft org/draft@main")
     assert hub.asked(".py") == hub.asked(".bin") == []
