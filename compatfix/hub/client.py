@@ -5,6 +5,7 @@ Cache, token, endpoint and offline mode are the library's own. Whatever it raise
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,7 +48,9 @@ class Hub:
                 f"no such directory: {asked.repo}; to read it from the hub, pip install huggingface_hub"
             ) from None
         self._asked = asked
-        self.endpoint = (settings.endpoint or str(constants.ENDPOINT)).rstrip("/")
+        self._url_of_hub = (settings.endpoint or str(constants.ENDPOINT)).rstrip("/")
+        # For people and reports: a password in it is nobody's business.
+        self.endpoint = re.sub(r"(?<=://)[^/@]*@", "", self._url_of_hub)
         self.cache = settings.cache or Path(constants.HF_HUB_CACHE)
         self.offline = bool(constants.HF_HUB_OFFLINE) if settings.offline is None else settings.offline
         self._timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
@@ -57,7 +60,7 @@ class Hub:
         from huggingface_hub import HfApi
 
         with self._answered():
-            api = HfApi(endpoint=self.endpoint, library_name="compatfix", library_version=__version__)
+            api = HfApi(endpoint=self._url_of_hub, library_name="compatfix", library_version=__version__)
             found = api.model_info(
                 self._asked.repo, revision=self._asked.revision, files_metadata=True, timeout=self._timeout
             )
@@ -75,7 +78,7 @@ class Hub:
         from huggingface_hub import get_hf_file_metadata
 
         with self._answered(name):
-            found = get_hf_file_metadata(self._url(commit, name), timeout=self._timeout, endpoint=self.endpoint)
+            found = get_hf_file_metadata(self._url(commit, name), timeout=self._timeout, endpoint=self._url_of_hub)
             return int(found.size or 0)
 
     def fetch(self, commit: str, name: str) -> Path:
@@ -89,7 +92,7 @@ class Hub:
                     name,
                     revision=commit,
                     cache_dir=self.cache,
-                    endpoint=self.endpoint,
+                    endpoint=self._url_of_hub,
                     library_name="compatfix",
                     library_version=__version__,
                     local_files_only=self.offline,
@@ -141,7 +144,7 @@ class Hub:
     def _url(self, commit: str, name: str) -> str:
         from huggingface_hub import hf_hub_url
 
-        return str(hf_hub_url(self._asked.repo, name, revision=commit, endpoint=self.endpoint))
+        return str(hf_hub_url(self._asked.repo, name, revision=commit, endpoint=self._url_of_hub))
 
     @contextmanager
     def _answered(self, name: str | None = None) -> Iterator[None]:

@@ -53,7 +53,13 @@ def _refused(error: Any, asked: HubId, endpoint: str, name: str | None, with_tok
         )
     if status == 429:
         wait = response.headers.get("Retry-After")
-        when = f"try again in {wait} s" if wait and wait.isdigit() else f"try again after {wait}" if wait else "wait"
+        when = (
+            f"try again in {wait} s"
+            if wait and wait.isdigit()
+            else f"try again after {_first_line(wait)}"
+            if wait
+            else "wait"
+        )
         return (
             f"the hub at {endpoint} limits requests (429) for {asked.repo}; {when}, or set HF_TOKEN for a higher limit"
         )

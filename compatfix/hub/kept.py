@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -80,13 +81,17 @@ class Shelf:
             and all((place / name).is_file() for name in weights)
         )
 
-    def aside(self, commit: str) -> Path:
-        """An empty directory to fill."""
+    @contextmanager
+    def aside(self, commit: str) -> Iterator[Path]:
+        """An empty directory to fill; gone afterwards unless it was put in its place."""
         self._tag()
         place = self.base / f".{commit}-{os.getpid()}"
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        return place
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
     def put(self, aside: Path, listing: Listing) -> Path:
         """Seals a filled directory and puts it in its place."""
@@ -100,13 +105,16 @@ class Shelf:
         }
         (aside / HEADERS_ONLY).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         place = self.directory(listing.commit)
-        if place.exists():
+        try:
+            aside.rename(place)
+        except OSError:
+            if not place.exists():
+                raise
+            # It was not whole, or another run has just put its own there.
             old = place.with_name(f".{place.name}-{os.getpid()}-old")
             place.rename(old)
             aside.rename(place)
             shutil.rmtree(old, ignore_errors=True)
-        else:
-            aside.rename(place)
         return place
 
     def _ref(self) -> Path:

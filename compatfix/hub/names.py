@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 
 from compatfix.errors import UsageError
@@ -28,7 +29,8 @@ class HubId:
     @property
     def download(self) -> str:
         """The command that fetches all of it."""
-        return f"hf download {self.repo}" + (f" --revision {self.revision}" if self.revision != "main" else "")
+        revision = ["--revision", self.revision] if self.revision != "main" else []
+        return shlex.join(["hf", "download", self.repo, *revision])
 
 
 def hub_id(text: str) -> HubId | None:
@@ -38,7 +40,8 @@ def hub_id(text: str) -> HubId | None:
         return None
     fault = _fault(repo) or (_fault_of_revision(revision) if at else None)
     if fault is not None:
-        raise UsageError(f"no such directory, and {text} is no hub id ({FORM}): {fault}")
+        shown = text if text.isprintable() else ascii(text)
+        raise UsageError(f"no such directory, and {shown} is no hub id ({FORM}): {fault}")
     return HubId(repo, revision if at else "main")
 
 

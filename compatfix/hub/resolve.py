@@ -181,22 +181,22 @@ class _Resolving:
 
         self.hub.may_fetch(listing.commit, contents.small[0])
         source = self._fetch_small(listing, contents)
-        aside = self.shelf.aside(listing.commit)
-        for name in contents.small:
-            (aside / name).symlink_to(source / name)
-        names = self._loaded(listing, contents, aside)
-        headed = [name for name in names if name.endswith(".safetensors")]
+        with self.shelf.aside(listing.commit) as aside:
+            for name in contents.small:
+                (aside / name).symlink_to(source / name)
+            names = self._loaded(listing, contents, aside)
+            headed = [name for name in names if name.endswith(".safetensors")]
 
-        def header(name: str) -> None:
-            size = listing.files[name]
-            fetch_header(self.hub, self.asked.repo, listing.commit, name, size, aside / name)
+            def header(name: str) -> None:
+                size = listing.files[name]
+                fetch_header(self.hub, self.asked.repo, listing.commit, name, size, aside / name)
 
-        self._step(f"reading {len(headed)} headers of {self.asked.repo}")
-        _side_by_side(header, headed)
-        for name in {*contents.weights, *names} - set(headed):
-            size = listing.files[name]
-            write_hole(aside / name, self.hub.size(listing.commit, name) if size is None else size)
-        self.shelf.put(aside, listing)
+            self._step(f"reading {len(headed)} headers of {self.asked.repo}")
+            _side_by_side(header, headed)
+            for name in {*contents.weights, *names} - set(headed):
+                size = listing.files[name]
+                write_hole(aside / name, self.hub.size(listing.commit, name) if size is None else size)
+            self.shelf.put(aside, listing)
 
     def _fetch_small(self, listing: Listing, contents: Contents) -> Path:
         """The directory in the hub's cache."""

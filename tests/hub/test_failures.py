@@ -136,6 +136,14 @@ def test_an_endpoint_that_is_none(hub, tmp_path):
         located("org/single", settings=Settings("nonsense", tmp_path / "hub-cache", False))
 
 
+def test_a_password_in_the_endpoint_is_not_told(hub, tmp_path):
+    settings = Settings(hub.url.replace("://", "://me:secret@"), tmp_path / "hub-cache", False)
+    with pytest.raises(UsageError) as caught:
+        located("org/nothing", settings=settings)
+    assert f"the hub at {hub.url} has no org/nothing" in str(caught.value)
+    assert located("org/single", settings=settings).origin.endpoint == hub.url
+
+
 def test_offline_with_nothing_cached(hub, user):
     assert line(user, "org/single", offline=True) == (
         "no such directory, and org/single at main is not in the cache while HF_HUB_OFFLINE is set; run once without "
@@ -253,6 +261,7 @@ def test_a_cache_that_cannot_be_written(hub, user, monkeypatch, tmp_path):
 def test_what_failed_leaves_nothing_half_done(hub, user):
     hub.cut["b.safetensors"] = 20
     line(user, "org/shards")
+    assert list(kept.cache_directory().rglob("*.safetensors")) == []
     hub.cut.clear()
     line(user, "org/shards", offline=True)
     assert user("org/shards").origin.weights == "headers"
