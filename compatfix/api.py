@@ -248,6 +248,8 @@ def blocking(plan: PatchPlan) -> tuple[Finding, ...]:
 def tree_directory(path: str | Path) -> Path:
     """The directory of a tree, or UsageError."""
     root = Path(path)
+    if "://" in str(path) or str(path).startswith(("git@", "https:/", "http:/")):
+        raise UsageError(f"{path} is an address; clone the repository first and give its directory")
     if not root.exists():
         raise UsageError(f"{path} does not exist")
     if not root.is_dir():

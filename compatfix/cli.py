@@ -59,7 +59,10 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except UsageError as error:
-            click.echo(f"error: {error}", err=True)
+            from compatfix.report.plaintext import one_line
+
+            # A path may hold anything, a line break before a workflow command among it.
+            click.echo(f"error: {one_line(error)}", err=True)
             _traceback_if_verbose()
             ctx.exit(2)
         except (click.ClickException, click.exceptions.Exit, click.Abort):

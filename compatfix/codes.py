@@ -248,7 +248,7 @@ _TABLE = (
     Code("CF903", "not-exercised", "error", "a situation that matters did not occur",
          "Counters record full, partial and zero acceptance, stop tokens inside a path, and so on.",
          "What was not exercised is not passed.",
-         "run with more prompts or another seed"),
+         "run with more prompts or tokens, or with another seed"),
     Code("CF904", "references-disagree", "error", "plain decoding disagrees with itself",
          "The tree's block-size-1 path, the library's generate and an uncached forward must give the same tokens.",
          "Without an agreed reference nothing can be compared with it.",

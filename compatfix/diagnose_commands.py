@@ -35,7 +35,12 @@ from compatfix.running import finish, shown_progress, worker_options
     help="The form in which the prompts are given now; the others are tried.",
 )
 @click.option("--reference", metavar="DIR", help="The target's unrotated checkpoint, to measure a rotated basis with.")
-@click.option("--only", multiple=True, metavar="SUSPECT", help="Try this suspect; may be given several times.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="SUSPECT",
+    help="Try this suspect (docs/diagnose.md names them); may be given several times.",
+)
 @click.option("--prompts", type=click.IntRange(6), default=12, show_default=True, help="Fewer tell less.")
 @click.option("--max-new-tokens", "tokens", type=click.IntRange(4), default=32, show_default=True)
 @click.option("--tree-budget", "budgets", default="8", show_default=True, callback=split_budgets)
@@ -60,7 +65,7 @@ def diagnose(
 ) -> None:
     """Says why few drafted tokens are accepted: toggles one suspect after another on your own target and draft.
 
-    Exit 0: nothing raises acceptance, this is what the draft achieves here. 1: a cause was found. 2: it cannot be run.
+    Exit 0: nothing that was measured raises acceptance. 1: a cause was found. 2: it cannot be run.
     """
     from compatfix import api
     from compatfix.diagnose.front import DiagnoseOptions, conclusion, exit_code

@@ -146,7 +146,9 @@ class Verdict:
     scopes: tuple[ScopeVerdict, ...]
 
     def of(self, scope: Scope) -> ScopeVerdict:
-        return next(v for v in self.scopes if v.scope == scope)
+        """The verdict of one scope; unmeasured where the verdict says nothing of it."""
+        found = (verdict for verdict in self.scopes if verdict.scope == scope)
+        return next(found, unmeasured(scope, "the verdict says nothing of it", "gate again"))
 
     def green(self, required: tuple[Scope, ...]) -> bool:
         return all(self.of(scope).status == "passed" for scope in required)

@@ -148,7 +148,7 @@ memory_option = click.option(
 select_option = click.option("--select", callback=split_codes, help=f"Only these rules. {CODE_LIST_HELP}")
 ignore_option = click.option("--ignore", callback=split_codes, help=f"Not these rules. {CODE_LIST_HELP}")
 prompt_file_option = click.option(
-    "--prompt-file", metavar="FILE", help="With --on weights: prompts, one a line (text or JSON); - for standard input."
+    "--prompt-file", metavar="FILE", help="Prompts for real weights, one a line (text or JSON); - for standard input."
 )
 temperature_option = click.option(
     "--temperature", type=float, callback=warm_enough, metavar="T", help="Judge sampling at this temperature too."

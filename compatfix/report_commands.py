@@ -22,10 +22,13 @@ def compare(before: Path, after: Path, form: str) -> None:
     """Says what changed from run A to run B; exits 1 if B is worse: a scope no longer passes, or an error is new."""
     from compatfix.report.compare import compare as compared
     from compatfix.report.comparison import comparison_text, conclusion_of
-    from compatfix.report.reading import load_report
+    from compatfix.report.reading import load_report, sections_of
 
-    found = compared(load_report(before), load_report(after))
-    click.echo(comparison_text(found, form))
+    reports = load_report(before), load_report(after)
+    with sections_of(before, after):
+        found = compared(*reports)
+        text = comparison_text(found, form)
+    click.echo(text)
     click.echo(conclusion_of(found), err=form != "text")
     sys.exit(1 if found.worse else 0)
 
@@ -35,10 +38,11 @@ def compare(before: Path, after: Path, form: str) -> None:
 def summary(runs: tuple[Path, ...]) -> None:
     """Says in a few sentences what each RUN came to; the exit code is 0 whatever that is."""
     from compatfix.report.console import show_short
-    from compatfix.report.reading import load_report
+    from compatfix.report.reading import load_report, sections_of
 
-    for read in [load_report(run) for run in runs]:
-        show_short(read)
+    for run, read in [(run, load_report(run)) for run in runs]:
+        with sections_of(run):
+            show_short(read)
 
 
 @report.command()
@@ -56,8 +60,11 @@ def baseline(run: Path) -> None:
 def render(run: Path) -> None:
     """Writes the pages of RUN again from its report.json, which stays as it is."""
     from compatfix.report.files import write_again
+    from compatfix.report.reading import sections_of
 
-    for path in write_again(run):
+    with sections_of(run):
+        written = write_again(run)
+    for path in written:
         click.echo(f"wrote {path}")
 
 

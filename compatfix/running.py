@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def validation_settings(options: dict[str, Any]) -> ValidationOptions:
     from compatfix.gating import ValidationOptions
+    from compatfix.validate.judge import AT_LEAST, SMALLEST_RUN
     from compatfix.validate.prompt_file import read_prompts
 
     if options["temperature"] is None and (options["top_p"] < 1 or options["top_k"]):
@@ -25,6 +26,8 @@ def validation_settings(options: dict[str, Any]) -> ValidationOptions:
     prompt_file = options.pop("prompt_file")
     if prompt_file is not None and options["on"] != "weights":
         raise UsageError("--prompt-file needs --on weights: a tiny random model has no language to be prompted in")
+    if options["prompts"] < SMALLEST_RUN[0] or options["tokens"] < SMALLEST_RUN[1]:
+        click.echo(f"this run cannot pass scope code: {AT_LEAST}", err=True)
     texts = () if prompt_file is None else read_prompts(prompt_file)
     options["long_run"] = options["long_run"] or 0
     return ValidationOptions(**worker_options(options), texts=texts)

@@ -17,6 +17,8 @@ DRAFT_MARKS = ("dflash_config", "num_target_layers", "block_size")
 def read_config(path: str | Path) -> dict[str, Any]:
     """The config.json of a model directory, or the file itself; UsageError says in one line what is wrong with it."""
     place = Path(path)
+    if place.suffix == ".gguf" or _only_gguf(place):
+        raise UsageError(f"{path}: GGUF is not read; give the directory of the transformers checkpoint")
     try:
         if not place.exists():
             raise UsageError(f"{path} does not exist (a model directory with a {CONFIG} is needed)")
@@ -35,6 +37,13 @@ def read_config(path: str | Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UsageError(f"{file} holds a {type(data).__name__} where a model's config is an object")
     return data
+
+
+def _only_gguf(place: Path) -> bool:
+    try:
+        return place.is_dir() and not (place / CONFIG).exists() and any(place.glob("*.gguf"))
+    except OSError:
+        return False
 
 
 def read_target_config(path: str | Path) -> dict[str, Any]:

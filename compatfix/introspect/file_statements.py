@@ -28,7 +28,7 @@ def checkpoint_lines(topic: str, checkpoint: CheckpointProfile | None) -> Iterat
         return
     evidence: Evidence = "measured" if topic == "checkpoint" else "read"
     if not (match.missing or match.other_shape):
-        text = f"every one of the {match.wanted} tensors of {match.class_name} is there, in its shape"
+        text = f"every one of the {match.wanted} tensors of {match.class_name} is there, in its shape (headers alone)"
         yield Statement(topic, "complete", text, evidence, match.wanted)
     for part, count in match.left_out.items():
         text = f"{count} tensors of {part} are left out by {match.class_name}"

@@ -40,6 +40,8 @@ def load_baseline(path: Path) -> Baseline:
         raise UsageError(f"cannot read the baseline {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"the baseline {path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"the baseline {path} is nested too deeply") from error
     version = data.get("baseline") if isinstance(data, dict) else None
     if not isinstance(version, int):
         raise UsageError(f"{path} is not a baseline (make one with `compatfix report baseline RUN > FILE`)")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compatfix.model import LEVELS, Finding, Report
+from compatfix.model import LEVELS, SCOPES, Finding, Report
 from compatfix.report.fingerprints import fingerprint
 
 # What a run was asked to do: numbers of runs that differ in one of these are not those of the same experiment.
@@ -110,14 +110,17 @@ def _other_experiment(before: Report, after: Report) -> list[str]:
 
 
 def _scopes(before: Report, after: Report) -> Iterator[Change]:
-    if after.verdict is None or before.verdict is None:
-        return
-    for scope in after.verdict.scopes:
-        old = next((entry.status for entry in before.verdict.scopes if entry.scope == scope.scope), "unmeasured")
+    old, new = (
+        {entry.scope: entry.status for entry in report.verdict.scopes} if report.verdict else {}
+        for report in (before, after)
+    )
+    # A scope that passed and of which nothing is known any more no longer passes.
+    for scope in SCOPES if old else ():
+        was, now = old.get(scope, "unmeasured"), new.get(scope, "unmeasured")
         note = ""
-        if old != scope.status:
-            note = "worse" if old == "passed" else "better" if scope.status == "passed" else "changed"
-        yield Change(scope.scope, old, scope.status, note)
+        if was != now:
+            note = "worse" if was == "passed" else "better" if now == "passed" else "changed"
+        yield Change(scope, was, now, note)
 
 
 def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from compatfix.conclusion import headline
 from compatfix.model import Answer, Finding, Report, Statement, Verdict
+from compatfix.report.plaintext import visible
 from compatfix.report.table import Table
 from compatfix.report.tables import tables
 from compatfix.summary import TITLE, summary
@@ -51,14 +52,14 @@ def show(report: Report, *, verbose: bool = False, console: Console | None = Non
         _show_summary(out, summary(report))
     if report.next_step:
         out.print()
-        out.print(f"next: {report.next_step}", soft_wrap=True)
+        out.print(f"next: {visible(report.next_step)}", soft_wrap=True)
 
 
 def show_short(report: Report) -> None:
     """What `report` came to, and nothing else: its subject, the sentences of its summary, and the conclusion."""
     out = _console() if sys.stdout.isatty() else _console(width=PIPE_WIDTH)
     subject = report.subject
-    names = [str(subject[name]) for name in ("tree", "target") if subject.get(name)]
+    names = [visible(subject[name]) for name in ("tree", "target") if subject.get(name)]
     out.print(Text(f"{report.kind} of {' against '.join(names)}", style="bold"), soft_wrap=True)
     for sentence in summary(report):
         _hanging(out, Text("- "), sentence)
@@ -112,6 +113,7 @@ def _show_answers(out: Console, answers: Iterable[Answer], verbose: bool) -> Non
 
 def _hanging(out: Console, head: Text, text: str) -> None:
     """One entry whose further lines start below its text and not below its head."""
+    text = visible(text)
     indent = min(len(head), 9)
     width = max(out.width - len(head), 20)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from pathlib import Path
 
 from compatfix.errors import UsageError
@@ -37,12 +38,15 @@ def write_report(report: Report, directory: Path) -> Path:
 
 
 def check_writable(directory: Path) -> None:
-    """Told before minutes are spent, and without making the directory."""
+    """Told before minutes are spent, and without leaving a directory behind."""
     place = directory.absolute()
     while not place.exists():
         place = place.parent
-    if not place.is_dir() or not os.access(place, os.W_OK):
-        raise UsageError(f"cannot write reports under {directory}")
+    try:
+        # Tried, since root may by its rights, and a file system may still refuse.
+        tempfile.TemporaryDirectory(prefix=".compatfix-", dir=place).cleanup()
+    except OSError as error:
+        raise UsageError(f"cannot write reports under {directory}: {error.strerror or error}") from error
 
 
 def write_again(place: Path) -> list[Path]:

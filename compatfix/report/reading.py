@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ def load_report(place: str | Path) -> Report:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply to be a report") from error
     version = data.get("schema") if isinstance(data, dict) else None
     if not isinstance(version, int):
         raise UsageError(f"{path} is not a report of compatfix: it has no schema version")
@@ -34,6 +38,16 @@ def load_report(place: str | Path) -> Report:
         return from_plain(Report, data)
     except Exception as error:
         raise UsageError(f"{path} is not a report of schema version {version}: {_first(error)}") from error
+
+
+@contextmanager
+def sections_of(*places: str | Path) -> Iterator[None]:
+    """A report whose sections are not what their version says is bad input, whatever trips over it."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        named = " or ".join(str(place) for place in places)
+        raise UsageError(f"{named} does not hold what a report of its version does ({_first(error)})") from error
 
 
 def report_file(place: Path) -> Path:

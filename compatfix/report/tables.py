@@ -44,7 +44,10 @@ def _benchmark(section: Mapping[str, Any]) -> Iterator[Table]:
     label = section["label"]
     columns = ("mode", "accepted length", "target forwards/token", "time by stage")
     if rows:
-        yield Table(f"Benchmark ({label})", columns, rows)
+        note = (
+            "forwards count those of the prefill too, and a text may end inside a round: not the inverse of the other"
+        )
+        yield Table(f"Benchmark ({label})", columns, rows, note)
     positions = max((len(row["per_position"]) for row in section["rows"]), default=0)
     if positions:
         yield Table(
@@ -213,12 +216,13 @@ def _diagnosis(section: Mapping[str, Any]) -> Iterator[Table]:
             suspect["name"],
             suspect["status"],
             *("" if suspect[name] is None else f"{suspect[name]:.2f}" for name in ("before", "after")),
+            f"{suspect['mode']}, {suspect['prompts']} prompts" if suspect["before"] is not None else "",
             suspect["reason"],
             suspect["evidence"],
         )
         for suspect in section["suspects"]
     )
-    columns = ("suspect", "what it is", "without", "with", "how it is known", "evidence")
+    columns = ("suspect", "what it is", "without", "with", "measured on", "how it is known", "evidence")
     note = "accepted length without and with the toggle that did most; a cause is measured on top of those above it"
     yield Table("Why acceptance is what it is", columns, rows, note)
 

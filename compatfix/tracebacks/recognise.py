@@ -17,6 +17,7 @@ TABLE: tuple[Known, ...] = (*CACHE, *STRUCTURE, *DEVICES)
 
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|[/\\]Lib[/\\]|^<frozen|[/\\]src[/\\]transformers[/\\]"
+    r"|[/\\]transformers[/\\](?:models|utils|generation|integrations|\w+_utils\w*\.py)|[/\\]torch[/\\](?:nn|utils|_\w+)"
     r"|compatfix_runtime|^<string>"
 )
 _TRANSFORMERS = re.compile(r"(?:^|[/\\])(transformers[/\\].*)$")

@@ -22,6 +22,7 @@ FEWEST_FAULTS = 7
 # A run of fewer prompts or tokens says so; one below the second pair decides nothing.
 FULL_RUN = (24, 64)
 SMALLEST_RUN = (8, 16)
+AT_LEAST = f"at least {SMALLEST_RUN[0]} prompts, and {SMALLEST_RUN[1]} tokens of each, are needed"
 MOST_FORWARDS = 1.1
 SITUATIONS = (
     "full acceptance",
@@ -313,8 +314,7 @@ def _too_small(data: CodeData) -> list[str]:
     size = _size(data)
     if size is None or (size[0] >= SMALLEST_RUN[0] and size[1] >= SMALLEST_RUN[1]):
         return []
-    least = f"{SMALLEST_RUN[0]} prompts x {SMALLEST_RUN[1]} tokens"
-    return [f"{size[0]} prompts x {size[1]} tokens are too few to tell, {least} are needed"]
+    return [f"{size[0]} prompts x {size[1]} tokens are too few to tell: {AT_LEAST}"]
 
 
 def _slow_baseline(data: CodeData) -> list[str]:

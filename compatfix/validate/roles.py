@@ -245,6 +245,10 @@ def _entry(text: str) -> EntryChoice:
     return EntryChoice(match["module"], match["function"], kind)
 
 
+def shortened(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _argument(text: str) -> ArgumentChoice:
     match = _ARGUMENT.fullmatch(text)
     if match is None:
@@ -257,8 +261,11 @@ def _argument(text: str) -> ArgumentChoice:
     except ValueError:
         known = closest(value, BY_NAME)
         raise UsageError(
-            f"--argument {text}: {value!r} is neither a role ({known}) nor a JSON literal (text needs quotes)"
+            f"--argument {shortened(text)}: {shortened(value)!r} is neither a role ({known}) nor a JSON literal "
+            "(text needs quotes)"
         ) from None
+    except RecursionError:
+        raise UsageError(f"--argument {shortened(text)}: nested too deeply") from None
     return ArgumentChoice(match["name"], None, literal, match["entry"])
 
 

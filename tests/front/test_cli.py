@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from compatfix.codes import CODES
 from compatfix.repros import available
 
-from .conftest import TARGETS, contents
+from .conftest import ROOT, TARGETS, contents
 
 
 def imports(*args):
@@ -273,7 +274,7 @@ def test_limits_are_numbers_above_zero(compatfix, option, value):
 def test_a_report_directory_that_cannot_be_is_told_at_once(compatfix, tree):
     (compatfix.directory / "file").write_text("")
     run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b", "--report-dir", "file/reports")
-    assert (run.code, run.err) == (2, "error: cannot write reports under file/reports\n")
+    assert (run.code, run.err) == (2, "error: cannot write reports under file/reports: Not a directory\n")
 
 
 def test_a_terminal_without_the_characters_loses_nothing(compatfix, tree, monkeypatch):
@@ -316,3 +317,40 @@ def test_an_inspection_without_an_answer_is_exit_2(compatfix):
 def test_usage_errors_are_exit_2(compatfix):
     for args in (["gate"], ["inspect"], ["gate", "x", "--target", "y", "--tree-budget", "0"], ["nonsense"]):
         assert compatfix(*args).code == 2, args
+
+
+def test_a_path_cannot_forge_a_workflow_command(compatfix):
+    run = compatfix("gate", "/nowhere\n::error::forged", "--target", TARGETS / "qwen3-8b", "--format", "github")
+    assert (run.code, run.err) == (2, "error: /nowhere ::error::forged does not exist\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("inspect", "model.gguf"), "model.gguf: GGUF is not read; give the directory of the transformers checkpoint"),
+        (("patch", "https://example.org/ddtree"), "is an address; clone the repository first and give its directory"),
+        (("gate", "tree", "--target", "m", "--argument", f"a={'[' * 5000}"), "nested too deeply"),
+        (("gate", "tree", "--target", "m", "--argument", f"a=x{'9' * 6000}"), "is neither a role"),
+    ],
+)
+def test_input_of_another_kind_is_told_in_a_line(compatfix, args, words):
+    run = compatfix(*args)
+    assert run.code == 2
+    assert words in run.err
+    assert max(map(len, run.err.splitlines())) < 500
+
+
+def test_reports_that_cannot_be_written_are_told_before_anything_runs(compatfix):
+    if not Path("/proc/self").exists():
+        pytest.skip("no file system here that refuses root")
+    where = ("--target", TARGETS / "qwen3-8b", "--report-dir", "/proc/reports")
+    run = compatfix("gate", ROOT / "vendor" / "ddtree_ref", *where)
+    assert run.code == 2
+    assert run.err.startswith("error: cannot write reports under /proc/reports: ")
+
+
+def test_a_run_too_small_to_pass_is_told_before_it_starts(compatfix, tree):
+    run = compatfix("gate", tree, "--target", TARGETS / "qwen3-8b", "--prompts", "6")
+    assert run.err.splitlines()[0] == (
+        "this run cannot pass scope code: at least 8 prompts, and 16 tokens of each, are needed"
+    )

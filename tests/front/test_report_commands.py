@@ -134,3 +134,55 @@ def test_places_exempt_by_a_comment_stand_in_the_verdict(compatfix, pending):
     run = compatfix("gate", pending, *MODELS)
     assert "[exempt by a comment: CF203 (1)]" in " ".join(run.out.split())
     assert "exempt by a comment in the code: CF203 (1)" in compatfix("patch", pending, "--check").out
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda report: report.update(verdict=None),
+        lambda report: report["verdict"].update(scopes=[]),
+        lambda report: report["verdict"]["scopes"].pop(0),
+        lambda report: report.update(kind="inspect", verdict=None),
+    ],
+    ids=["no verdict", "no scopes", "not scope code", "an inspection"],
+)
+def test_a_scope_that_passed_and_is_gone_is_worse(compatfix, example, edit):
+    run = compatfix("report", "compare", EXAMPLE, example(edit))
+    assert (run.code, run.err) == (1, "")
+    assert run.out.splitlines()[-1] == "worse: scope code: passed, now unmeasured"
+
+
+DAMAGE = {
+    "a benchmark without rows": lambda report: report["sections"].update(benchmark={"label": "x"}),
+    "a mode that is a number": lambda report: report["sections"]["benchmark"]["rows"][0].update(mode=7),
+    "modes that are a number": lambda report: report["sections"]["losslessness"].update(modes=5),
+    "faults that are a number": lambda report: report["sections"].update(faults=7),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_report_is_one_line(compatfix, example, damage):
+    run = example(DAMAGE[damage])
+    for args in (("compare", EXAMPLE, run), ("summary", run), ("render", run)):
+        done = compatfix("report", *args)
+        assert "internal error" not in done.err and "Traceback" not in done.err, (args, done.err)
+        assert done.code in (0, 1) or (done.code == 2 and done.err.startswith("error: ") and done.err.count("\n") == 1)
+
+
+def test_a_report_without_scopes_says_so(compatfix, example):
+    done = compatfix("report", "summary", example(lambda report: report["verdict"].update(scopes=[])))
+    assert done.code == 0
+    assert "the verdict says nothing of it" in " ".join(done.out.split())
+
+
+def test_what_is_nested_too_deeply_is_one_line(compatfix, tmp_path):
+    deep = tmp_path / "report.json"
+    deep.write_text("[" * 200_000)
+    assert compatfix("report", "summary", deep).err == f"error: {deep} is nested too deeply to be a report\n"
+    gate = compatfix("gate", ROOT / "vendor" / "ddtree_ref", *MODELS, "--baseline", deep)
+    assert (gate.code, gate.err) == (2, f"error: the baseline {deep} is nested too deeply\n")
+
+
+def test_a_report_cannot_command_a_terminal(compatfix, example):
+    run = example(lambda report: report["subject"].update(tree="a\x1b[2Jb\u202ec"))
+    assert "gate of a\\x1b[2Jb\\u202ec against" in compatfix("report", "summary", run).out

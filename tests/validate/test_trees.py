@@ -43,7 +43,7 @@ def test_the_right_tree_agrees_everywhere_and_exercises_everything(variant):
         assert tally["same"] == tally["run"] == tally["planned"], tally
         assert not tally["features"] and not tally["draft_cache"] and not tally["lost"]
     open_questions = [f.message for f in judge_code(data)[1] if f.code == "CF903"]
-    too_few = "4 prompts x 24 tokens are too few to tell, 8 prompts x 16 tokens are needed"
+    too_few = "4 prompts x 24 tokens are too few to tell: at least 8 prompts, and 16 tokens of each, are needed"
     assert open_questions == [too_few, "bf16 was not run"]
 
 
