@@ -16,9 +16,12 @@ from typing import Any
 
 from compatfix.attest import fingerprint
 from compatfix.attest.fingerprint import SCHEMA, Request, Used
+from compatfix.attest.state import written_by_tool
 from compatfix.attest.travelling import leave
 from compatfix.conclusion import green
+from compatfix.errors import UsageError
 from compatfix.model import Report
+from compatfix.report.plaintext import one_line
 
 FILE = "verdict.json"
 POINTERS = ".green"
@@ -44,25 +47,22 @@ class Ledger:
 
     def answer(self) -> Answer:
         """Whether everything is as it was at the last green verdict. Reads files and starts nothing."""
-        saved = self._saved()
-        if isinstance(saved, str):
-            return Answer(False, saved)
         try:
-            now = fingerprint.now_of(saved, self._request)
-            different = list(fingerprint.differences(saved, now))
-        except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-            return Answer(False, f"the last verdict cannot be compared ({type(error).__name__}: {error})")
-        verdict = saved["verdict"]
-        if different:
-            more = f" and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
-            return Answer(False, f"changed since {verdict['time']}: {'; '.join(different[:_SHOWN])}{more}")
-        passed = ", ".join(f"{scope} passed" for scope in verdict["passed"])
-        return Answer(True, f"unchanged since {verdict['time']}: {passed} (report: {verdict['report']})")
+            green, line = self._compared()
+        except Exception as error:  # whatever a damaged file makes of it: then the run is made in full
+            green, line = False, f"the last verdict cannot be read ({type(error).__name__}: {error})"
+        return Answer(green, one_line(line))
 
     def begin(self) -> None:
         """Before a full run: what was green counts no more until this run is."""
         self._before = fingerprint.chosen(self._request)
-        self._pointer().unlink(missing_ok=True)
+        pointer = self._pointer()
+        try:
+            pointer.unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot take back the last green verdict: {pointer}: {error.strerror or error}"
+            ) from error
 
     def keep(self, report: Report, run: Path) -> str | None:
         """Writes the fingerprint of a green run, and of no other. Returns why it was not written, where it was not."""
@@ -103,32 +103,38 @@ class Ledger:
             if self._before is None or self._before["tree"] == now["tree"]:
                 return []
             return ["the tree changed"]
-        inside = [name for name in {*now["tree"], *self.used.tree} if not self._in_reports(name)]
+        root, reports = self._request.tree.resolve(), self._request.report_dir
+        inside = [name for name in {*now["tree"], *self.used.tree} if not written_by_tool(root / name, reports)]
         return [f"{name} changed" for name in sorted(inside) if now["tree"].get(name) != self.used.tree.get(name)]
 
-    def _in_reports(self, name: str) -> bool:
-        path = self._request.tree.resolve() / name
-        return path.is_relative_to(self._request.report_dir.resolve())
+    def _compared(self) -> tuple[bool, str]:
+        """Raises whatever a damaged file makes it raise."""
+        saved = self._saved()
+        if saved is None:
+            return False, "no green verdict of this tree, target and draft yet"
+        if saved["schema"] != SCHEMA:
+            return False, f"the last verdict was written by another version of the tool (schema {saved['schema']})"
+        when, passed, where = (saved["verdict"][name] for name in ("time", "passed", "report"))
+        if not isinstance(passed, list) or not passed:
+            raise ValueError(f"no scope passed in it: {passed!r}")
+        different = list(fingerprint.differences(saved, fingerprint.now_of(saved, self._request)))
+        if different:
+            more = f" and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
+            return False, f"changed since {when}: {'; '.join(different[:_SHOWN])}{more}"
+        return True, f"unchanged since {when}: {', '.join(f'{scope} passed' for scope in passed)} (report: {where})"
 
-    def _saved(self) -> dict[str, Any] | str:
-        """The last fingerprint for these options; else the newest for others; else why there is none."""
+    def _saved(self) -> Any:
+        """The last fingerprint for these options; else the newest for others; None where there is none."""
         pointer = self._pointer()
-        try:
-            pointers = (
-                [pointer]
-                if pointer.exists()
-                else sorted(pointer.parent.glob(f"{self._subject()}-*"), key=lambda path: path.stat().st_mtime_ns)
-            )
-            if not pointers:
-                return "no green verdict of this tree, target and draft yet"
-            place = self._request.report_dir / pointers[-1].read_text(encoding="utf-8").strip() / FILE
-            saved = json.loads(place.read_text(encoding="utf-8", errors="surrogateescape"))
-            if saved["schema"] != SCHEMA:
-                return f"the last verdict was written by another version of the tool (schema {saved['schema']})"
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return f"the last verdict cannot be read ({type(error).__name__}: {error})"
-        found: dict[str, Any] = saved
-        return found
+        pointers = (
+            [pointer]
+            if pointer.exists()
+            else sorted(pointer.parent.glob(f"{self._subject()}-*"), key=lambda path: path.stat().st_mtime_ns)
+        )
+        if not pointers:
+            return None
+        place = self._request.report_dir / pointers[-1].read_text(encoding="utf-8").strip() / FILE
+        return json.loads(place.read_text(encoding="utf-8", errors="surrogateescape"))
 
     def _subject(self) -> str:
         request = self._request

@@ -16,29 +16,50 @@ HASHED_BYTES = 1 << 20
 # The verdict in a patched tree: written by the tool, and no part of what is judged.
 TRAVELLING = "compatfix_runtime/attest.json"
 _LEFT_OUT = {".git", ".hg", ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
-_SUFFIXES = (".py", ".so", ".pyc", ".pth", ".zip", ".egg", ".dist-info", ".egg-info", ".egg-link", ".pyd")
-_VARIABLES = re.compile(
-    r"(PYTHON|TORCH|PYTORCH|TRANSFORMERS|HF_|HUGGINGFACE|CUDA|NVIDIA|CUBLAS|CUDNN|NCCL|OMP_|GOMP|KMP_|MKL|OPENBLAS|BLIS"
-    r"|ATEN|DNNL|ONEDNN|TRITON|HIP|HSA|ROCM|ROCR|FLA_|FLASH|TOKENIZERS|SAFETENSORS|ACCELERATE|COMPATFIX|LD_|MALLOC"
-    r"|XDG_CACHE_HOME$|HOME$|VIRTUAL_ENV$)"
+# Of a virtual environment; what else lies in its directory is code like any other.
+_OF_ENVIRONMENT = ("bin", "include", "share", "Scripts", "Include", "site-packages")
+# What the tool writes below its report directory: files of a run, pointers to the last ones.
+_WRITTEN = re.compile(
+    r"(\d{8}T\d+-|report-)[\w.-]+/((report\.(json|md|html))|junit\.xml|codequality\.json|(verdict|attest)\.json)"
+    r"|latest\.txt|\.latest-\d+|\.green/[^/]+"
 )
-# They say where the tool keeps things and what it tells; no result depends on them.
+_SUFFIXES = (".py", ".so", ".pyc", ".pth", ".zip", ".egg", ".dist-info", ".egg-info", ".egg-link", ".pyd")
+# Variables of the shell, the terminal, the desktop, the build and its host: they say where a command was started, and
+# no result depends on them. Every other variable counts.
+_WHERE = re.compile(
+    r"_|PWD|OLDPWD|SHLVL|LINES|COLUMNS|TERM(_.*|INFO)?|COLORTERM|WINDOWID|DISPLAY|PS[0-9]|PROMPT.*|HIST.*|LS_COLORS"
+    r"|LESS.*|PAGER|EDITOR|VISUAL|MAIL|COMP_.*|(SSH|GPG|DBUS|TMUX|VSCODE|WAYLAND|GNOME|KDE|DESKTOP|SESSION|SYSTEMD)(_.*)?"
+    r"|STY|XDG_(SESSION|CURRENT|RUNTIME|SEAT|VTNR|MENU).*|INVOCATION_ID|JOURNAL_STREAM|(MAKE|MFLAGS).*|PRE_COMMIT.*"
+    r"|(GIT|GITHUB|GITLAB|CI|RUNNER|JENKINS|HUDSON|BUILD|JOB)_.*"
+    r"|SLURM_(JOB|STEP|SUBMIT|TASK_PID|LAUNCH|SRUN|TOPOLOGY|NODE|GTIDS).*|PYTEST_CURRENT_TEST"
+)
+# Of the shell's own, not even where the tree's code names them: every start sets them anew.
+_OF_SHELL = {"_", "PWD", "OLDPWD", "SHLVL"}
+# They say where the tool keeps things and what it tells.
 _HARMLESS = {"COMPATFIX_STATE_DIR", "COMPATFIX_ATTEST", "COMPATFIX_VERDICT", "PYTHONUNBUFFERED"}
 _QUOTED = re.compile(rb"""["']([A-Za-z_][A-Za-z0-9_]*)["']""")
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASS")
 
 
-def tree_state(root: Path, without: Path | None = None) -> State:
+def tree_state(root: Path, reports: Path | None = None) -> State:
     """Every file below `root` by relative path: its hash, or what `stat` says of a large one.
 
-    Version control, compiled files, caches of tools, virtual environments and the directory `without` are left
-    out. Links are followed.
+    Version control, compiled files, caches of tools, the packages of virtual environments, and what the tool itself
+    writes into the directory `reports` are left out. Links are followed.
     """
+    root = root.resolve()
     return {
         name: state
-        for name, path in _walk(root.resolve(), without.resolve() if without else None)
-        if not name.endswith(TRAVELLING) and (state := content(path)) is not None
+        for name, path in _walk(root)
+        if not name.endswith(TRAVELLING)
+        and not (reports is not None and written_by_tool(root / name, reports))
+        and (state := content(path)) is not None
     }
+
+
+def written_by_tool(path: Path, reports: Path) -> bool:
+    """Whether a file is a run's report, a verdict or a pointer to one. Source files never are, wherever they lie."""
+    reports = reports.resolve()
+    return path.is_relative_to(reports) and bool(_WRITTEN.fullmatch(path.relative_to(reports).as_posix()))
 
 
 def model_state(place: str | None) -> State:
@@ -98,11 +119,11 @@ def stamp_text(path: str) -> str | None:
 
 
 def environment(root: Path, variables: Mapping[str, str] | None = None) -> State:
-    """Variables that torch, the libraries or the tool read, and those that a file of the tree names in quotes."""
+    """Hashes of the variables that could change a result, and of those that a file of the tree names in quotes."""
     # A worker is offline unless it is told otherwise: the one variable that means the same when it is not set.
     now = {"HF_HUB_OFFLINE": "1", **(os.environ if variables is None else variables)}
     named: set[str] = set()
-    for name, path in _walk(root.resolve(), None):
+    for name, path in _walk(root.resolve()):
         if name.endswith(".py"):
             try:
                 data = path.read_bytes()
@@ -110,10 +131,11 @@ def environment(root: Path, variables: Mapping[str, str] | None = None) -> State
                 continue
             if b"environ" in data or b"getenv" in data:
                 named |= {match.decode() for match in _QUOTED.findall(data)}
+    named -= _OF_SHELL
     return {
-        name: hashlib.sha256(os.fsencode(value)).hexdigest() if _SECRET.search(name) else value
+        name: hashlib.sha256(os.fsencode(value)).hexdigest()[:16]
         for name, value in sorted(now.items())
-        if name not in _HARMLESS and (_VARIABLES.match(name) or name in named)
+        if name not in _HARMLESS and (name in named or not _WHERE.fullmatch(name))
     }
 
 
@@ -139,21 +161,24 @@ def _text(path: str) -> str:
         return ""
 
 
-def _walk(root: Path, without: Path | None) -> Iterator[tuple[str, Path]]:
+def _walk(root: Path) -> Iterator[tuple[str, Path]]:
     seen: set[str] = set()
+    inside: set[str] = set()  # virtual environments, and what lies in them
     for here, directories, names in os.walk(root, followlinks=True):
         real = os.path.realpath(here)
         if real in seen:
             directories[:] = []
             continue
         seen.add(real)
-        directories[:] = sorted(
-            name
-            for name in directories
-            if name not in _LEFT_OUT
-            and not os.path.exists(os.path.join(here, name, "pyvenv.cfg"))
-            and (without is None or os.path.realpath(os.path.join(here, name)) != str(without))
-        )
+        if os.path.dirname(here) in inside or _is_environment(here):
+            inside.add(here)
+        left_out = {*_LEFT_OUT, *(_OF_ENVIRONMENT if here in inside else ())}
+        directories[:] = sorted(name for name in directories if name not in left_out)
         for name in sorted(names):
             path = Path(here, name)
             yield path.relative_to(root).as_posix(), path
+
+
+def _is_environment(here: str) -> bool:
+    interpreters = ("bin/python", "bin/python3", "Scripts/python.exe")
+    return os.path.exists(f"{here}/pyvenv.cfg") and any(os.path.lexists(f"{here}/{name}") for name in interpreters)

@@ -1,5 +1,6 @@
 """The last green verdict answers as long as nothing changed, and never longer."""
 
+import json
 import os
 import shutil
 import time
@@ -10,6 +11,7 @@ from compatfix.attest.fingerprint import Request
 from compatfix.attest.ledger import Ledger
 from compatfix.attest.state import tree_state
 from compatfix.model import SCOPES, Report, ScopeVerdict, Verdict
+from compatfix.report.files import write_report
 
 
 def report(status):
@@ -38,14 +40,14 @@ class Setting:
         (base / "target" / "model.safetensors").write_bytes(bytes(2 << 20))
         self.options = {"command": "validate", "budgets": [8]}
 
-    def ledger(self, **options):
+    def ledger(self, reports="reports", **options):
         base = self.base
         named = {**self.options, **options}
-        return Ledger(Request(base / "tree", str(base / "target"), str(base / "draft"), base / "reports", named))
+        return Ledger(Request(base / "tree", str(base / "target"), str(base / "draft"), base / reports, named))
 
-    def run(self, status="passed", meanwhile=lambda: None):
+    def run(self, status="passed", meanwhile=lambda: None, reports="reports"):
         time.sleep(0.02)  # file times are coarser than the clock
-        ledger = self.ledger()
+        ledger = self.ledger(reports)
         ledger.begin()
         ledger.used.tree = tree_state(self.base / "tree")
         ledger.used.files = {str(self.base / "site/lib/__init__.py"), str(self.base / "settings.json")}
@@ -57,8 +59,7 @@ class Setting:
         }
         time.sleep(0.02)
         meanwhile()
-        place = self.base / "reports" / f"run-{time.time_ns()}"
-        place.mkdir(parents=True)
+        place = write_report(report(status), self.base / reports)
         return ledger.keep(report(status), place)
 
 
@@ -136,7 +137,76 @@ def test_a_change_is_named_and_not_answered(setting, change):
     assert told in answer.line
 
 
-@pytest.mark.parametrize("name", ["TORCH_LOGS", "HF_HOME", "CUBLAS_WORKSPACE_CONFIG", "SPEED_OF_LOOP"])
+@pytest.mark.parametrize("reports", ["tree/reports", "tree"])
+def test_reports_below_the_tree_are_no_part_of_it(setting, reports):
+    assert setting.run(reports=reports) is None
+    assert setting.ledger(reports).answer().green
+    assert setting.run(reports=reports) is None
+    write_report(report("failed"), setting.base / reports)
+    assert setting.ledger(reports).answer().green
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tree/reports/settings.py",
+        "tree/reports/table.json",
+        "tree/reports/20261201T050000-gate/report.py",
+        "tree/reports/helpers/report.json",
+        "tree/helpers/settings.py",
+        "tree/venv/settings.py",
+        "tree/venv/lib/settings.py",
+    ],
+)
+def test_code_of_the_tree_counts_wherever_it_lies(setting, name):
+    for marker in ("helpers/pyvenv.cfg", "venv/pyvenv.cfg", "venv/bin/python"):
+        new(f"tree/{marker}")(setting.base)
+    new(name)(setting.base)
+    assert setting.run(reports="tree/reports") is None
+    assert setting.ledger("tree/reports").answer().green
+    rewrite(name, "WIDTH = 2\n")(setting.base)
+    answer = setting.ledger("tree/reports").answer()
+    assert not answer.green
+    assert f"{name.removeprefix('tree/')} differs" in answer.line
+
+
+def test_packages_of_an_environment_in_the_tree_are_not_hashed(setting):
+    for name in ("pyvenv.cfg", "bin/python", "lib/python3/site-packages/lib.py"):
+        new(f"tree/venv/{name}")(setting.base)
+    assert sorted(name for name in tree_state(setting.base / "tree") if "venv" in name) == ["venv/pyvenv.cfg"]
+
+
+@pytest.mark.parametrize("name", ["_", "PWD", "OLDPWD", "SHLVL", "TERM", "SSH_CLIENT", "GIT_INDEX_FILE", "MAKELEVEL"])
+def test_a_variable_of_the_shell_is_no_change(setting, monkeypatch, name):
+    (setting.base / "tree/loop.py").write_text("import os\nos.environ\n'_', 'PWD', 'OLDPWD', 'SHLVL'\n")
+    assert setting.run() is None
+    monkeypatch.setenv(name, "otherwise")
+    assert setting.ledger().answer().green
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TORCH_LOGS",
+        "HF_HOME",
+        "CUBLAS_WORKSPACE_CONFIG",
+        "SPEED_OF_LOOP",
+        "USE_HUB_KERNELS",
+        "DISABLE_KERNEL_MAPPING",
+        "USE_TORCH_XLA",
+        "XLA_FLAGS",
+        "PJRT_DEVICE",
+        "NPU_VISIBLE_DEVICES",
+        "PT_XLA_DEBUG",
+        "GLIBC_TUNABLES",
+        "NPY_DISABLE_CPU_FEATURES",
+        "OPENBLAS_CORETYPE",
+        "MKL_CBWR",
+        "NVPL_BLAS_DEBUG_CPU_TYPE",
+        "PATH",
+        "LC_ALL",
+    ],
+)
 def test_a_variable_that_matters_is_seen(setting, monkeypatch, name):
     monkeypatch.delenv(name, raising=False)
     assert setting.run() is None
@@ -147,7 +217,7 @@ def test_a_variable_that_matters_is_seen(setting, monkeypatch, name):
 def test_a_token_is_not_written_down(setting, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "very-secret")
     assert setting.run() is None
-    written = next((setting.base / "reports").glob("run-*/verdict.json")).read_text()
+    written = next((setting.base / "reports").glob("*-validate/verdict.json")).read_text()
     assert "HF_TOKEN" in written
     assert "very-secret" not in written
 
@@ -176,8 +246,36 @@ def test_a_module_that_came_while_the_run_went_on_is_not_kept(setting):
     assert setting.run(meanwhile=lambda: new("site/json.py")(setting.base)) is not None
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"schema": 1}', '{"schema": 2}'])
+DAMAGES = {
+    "cut off": lambda text: text[:1],
+    "empty": lambda text: "",
+    "a list": lambda text: "[]",
+    "no section": lambda text: '{"schema": 1}',
+    "another schema": lambda text: '{"schema": 2}',
+    "nested without end": lambda text: '{"schema": 1, "tree": ' + '{"a":' * 100_000 + "1" + "}" * 100_001,
+    "no verdict": lambda text: json.dumps({k: v for k, v in json.loads(text).items() if k != "verdict"}),
+    "a verdict that is a list": lambda text: json.dumps({**json.loads(text), "verdict": ["code"]}),
+    "a verdict of nothing": lambda text: json.dumps({**json.loads(text), "verdict": dict.fromkeys(["time", "report"])}),
+    "what passed is no list": lambda text: text.replace('"passed": [\n   "code"\n  ]', '"passed": "code"'),
+    "files that are a number": lambda text: json.dumps({**json.loads(text), "files": 3}),
+    "a file name that cannot be": lambda text: json.dumps({**json.loads(text), "files": {"\0": None}}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_fingerprint_is_not_believed(setting, damage):
     assert setting.run() is None
-    next((setting.base / "reports").glob("run-*/verdict.json")).write_text(damage)
+    place = next((setting.base / "reports").glob("*-validate/verdict.json"))
+    damaged = DAMAGES[damage](place.read_text())
+    assert damaged != place.read_text()
+    place.write_text(damaged)
     assert not setting.ledger().answer().green
+
+
+def test_control_characters_of_a_fingerprint_do_not_reach_the_terminal(setting):
+    assert setting.run() is None
+    place = next((setting.base / "reports").glob("*-validate/verdict.json"))
+    saved = json.loads(place.read_text())
+    saved["verdict"]["time"] = "2026\x1b[31m\n"
+    place.write_text(json.dumps(saved))
+    assert "unchanged since 2026\\x1b[31m : code passed" in setting.ledger().answer().line
