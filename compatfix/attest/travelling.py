@@ -6,8 +6,11 @@ beside the report of each green run. The reader is compatfix/runtime/attest.py.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +20,60 @@ from compatfix.attest.state import TRAVELLING
 from compatfix.conclusion import green
 from compatfix.model import Report
 
-SCHEMA = 1
+SCHEMA = 2
 FILE = Path(TRAVELLING).name
+_BETWEEN = " | "
 
 
 def leave(report: Report, request: Request, used: Used, run: Path) -> str | None:
     """After a green run: writes the verdict into `run`, and into the tree if that was judged as it lies on disk.
 
-    A run that fails a scope takes its own earlier verdict out of the tree. Returns a line if it could not be written.
+    A run that fails a scope, or leaves a required one undecided, takes every verdict of the same target and draft out
+    of the tree, whatever it was made on. Returns a line if something could not be written.
     """
     if report.verdict is None:
         return None
-    place = None if request.options.get("patch") == "copy" else request.tree.resolve() / TRAVELLING
-    key = " | ".join(
-        filter(None, [request.name("target"), request.name("draft"), f"on {request.options.get('on', 'tiny')}"])
-    )
+    place = request.tree.resolve() / TRAVELLING
+    pair = _pair(filter(None, (request.name("target"), request.name("draft"))))
+    key = _BETWEEN.join([*pair, f"on {request.options.get('on', 'tiny')}"])
     try:
         if green(report, report.required) and used.observed:
             entry = _entry(report, used)
             _write(run / FILE, {key: entry})
-            if place is not None and place.parent.is_dir():
-                _write(place, {**_kept(place), key: entry})
-        elif place is not None and any(scope.status == "failed" for scope in report.verdict.scopes):
-            kept = _kept(place)
-            if key in kept:
-                del kept[key]
-                _write(place, kept)
+            if request.options.get("patch") != "copy" and place.parent.is_dir():
+                with _alone_in(place.parent):
+                    _write(place, {**_kept(place), key: entry})
+        elif _speaks_against(report) and place.exists():
+            with _alone_in(place.parent):
+                kept = _kept(place)
+                left = {name: entry for name, entry in kept.items() if _pair(name.split(_BETWEEN)[:-1]) != pair}
+                if left != kept:
+                    _write(place, left)
     except OSError as error:
         return f"the verdict for the patched code was not written: {error.strerror or error}"
     return None
+
+
+def _pair(names: Iterable[str]) -> list[str]:
+    """A target and a draft however they were spelt; a name that is no path here stays a name."""
+    return [os.path.realpath(name) if os.path.exists(name) else name for name in names]
+
+
+def _speaks_against(report: Report) -> bool:
+    scopes = report.verdict.scopes if report.verdict is not None else ()
+    return any(s.status == "failed" or (s.status == "undecided" and s.scope in report.required) for s in scopes)
+
+
+@contextlib.contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Runs that end at the same time wait for each other. The lock is on the directory: nothing is left behind."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks; the file is replaced in one step there too
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _entry(report: Report, used: Used) -> dict[str, Any]:
@@ -64,7 +92,7 @@ def _kept(place: Path) -> dict[str, Any]:
     try:
         saved = json.loads(place.read_text(encoding="utf-8"))
         verdicts = saved["verdicts"] if saved["schema"] == SCHEMA else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return dict(verdicts) if isinstance(verdicts, dict) else {}
 

@@ -1,6 +1,7 @@
 """The verdict that a green run leaves in a patched tree, and what takes it away again."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -26,9 +27,9 @@ class Tree:
         self.run.mkdir()
         self.file = self.root / "compatfix_runtime" / "attest.json"
 
-    def leave(self, status, target="target", patch=None, observed=(RUN,)):
+    def leave(self, status, target="target", patch=None, observed=(RUN,), on="tiny"):
         used = Used(tree=tree_state(self.root), observed=observed)
-        options = {"command": "gate", "on": "tiny", "patch": patch}
+        options = {"command": "gate", "on": on, "patch": patch}
         return leave(report(status), Request(self.root, target, "draft", self.run, options), used, self.run)
 
     def verdicts(self, place=None):
@@ -62,7 +63,7 @@ def test_a_copy_that_was_judged_is_gone_and_leaves_it_beside_the_report_only(tre
     assert len(tree.verdicts(tree.run / "attest.json")) == 1
 
 
-@pytest.mark.parametrize(("status", "kept"), [("failed", 1), ("undecided", 2), ("unmeasured", 2), ("passed", 2)])
+@pytest.mark.parametrize(("status", "kept"), [("failed", 1), ("undecided", 1), ("unmeasured", 2), ("passed", 2)])
 def test_a_failure_takes_its_own_verdict_away_and_no_other(tree, status, kept):
     tree.leave("passed")
     tree.leave("passed", target="another target")
@@ -71,7 +72,32 @@ def test_a_failure_takes_its_own_verdict_away_and_no_other(tree, status, kept):
     assert any("another target" in key for key in tree.verdicts())
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema": 9}', '{"schema": 1, "verdicts": 3}'])
+@pytest.mark.parametrize("spelt", ["models/target", "models/target/", "models/../models/target", "link", "absolute"])
+@pytest.mark.parametrize("patch", [None, "copy"])
+def test_a_failure_takes_it_away_however_the_target_is_spelt(tree, monkeypatch, tmp_path, spelt, patch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "target").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("models/target")
+    tree.leave("passed", target="models/target")
+    tree.leave("failed", target=str(tmp_path / "models/target") if spelt == "absolute" else spelt, patch=patch)
+    assert tree.verdicts() == {}
+
+
+@pytest.mark.parametrize("status", ["failed", "undecided"])
+def test_a_failure_takes_away_what_was_green_on_other_weights(tree, status):
+    tree.leave("passed")
+    tree.leave("passed", on="weights")
+    tree.leave(status, on="weights")
+    assert tree.verdicts() == {}
+
+
+def test_runs_that_end_at_the_same_time_lose_nothing(tree):
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: tree.leave("passed", target=f"target {number}"), range(24)))
+    assert len(tree.verdicts()) == 24
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 9}', '{"schema": 2, "verdicts": 3}', "[" * 200_000])
 def test_a_file_that_cannot_be_read_is_written_anew(tree, text):
     tree.file.write_text(text)
     assert tree.leave("passed") is None
