@@ -10,10 +10,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+
+from .code_in_use import attached, attention_code, forwards, functions
 
 # Packages that change what a model computes or which kernels it runs on. Of others a version says little.
 PACKAGES = (
@@ -46,7 +49,15 @@ _SHARED = (
     "integrations.hub_kernels",
 )
 # Of a config: names of files and versions, and what the model itself tells.
-_TOLD_ELSEWHERE = {"transformers_version", "dtype", "torch_dtype", "architectures", "model_type", "use_cache"}
+_TOLD_ELSEWHERE = {
+    "auto_map",
+    "transformers_version",
+    "dtype",
+    "torch_dtype",
+    "architectures",
+    "model_type",
+    "use_cache",
+}
 # Variables of this package that do not change what is computed.
 _HARMLESS = {"COMPATFIX_ATTEST", "COMPATFIX_VERDICT", "COMPATFIX_STATE_DIR"}
 
@@ -58,15 +69,19 @@ def tree_root() -> Path | None:
 
 
 def observed(target: nn.Module, draft: nn.Module | None, strategy: str | None, weights: bool = True) -> dict[str, Any]:
-    """Everything that is compared, JSON-able: packages, flags, libraries, target, draft, strategy.
+    """Everything that is compared, JSON-able: packages, flags, libraries, code in use, target, draft, strategy.
 
-    `weights` adds a digest of the first value of every parameter of the two models.
+    `weights` adds a digest of the first value of every parameter of the two models, and what their buffers hold.
     """
     models = [model for model in (target, draft) if model is not None]
+    root, used = tree_root(), libraries(models)
     return {
         "packages": packages(),
         "flags": flags(),
-        "libraries": libraries(models),
+        "libraries": used,
+        "forwards": forwards(models),
+        "attached": attached(models, root),
+        "functions": functions([*_own_modules(root), *(sys.modules[name] for name in used)]),
         "target": model_of(target, weights),
         "draft": None if draft is None else model_of(draft, weights),
         "strategy": strategy,
@@ -91,6 +106,8 @@ def flags() -> dict[str, Any]:
         "TF32 in cuDNN": lambda: cudnn.allow_tf32,
         "bf16 reduced reductions": lambda: cuda.matmul.allow_bf16_reduced_precision_reduction,
         "fp16 reduced reductions": lambda: cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "cuDNN": lambda: cudnn.enabled,
+        "oneDNN": lambda: torch.backends.mkldnn.enabled,
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled,
         "flash sdpa": cuda.flash_sdp_enabled,
         "memory-efficient sdpa": cuda.mem_efficient_sdp_enabled,
@@ -142,44 +159,80 @@ def libraries(models: list[nn.Module]) -> dict[str, str]:
 
 
 def model_of(model: nn.Module, weights: bool) -> dict[str, Any]:
-    """What a model is: its class and where that comes from, dtype, attention, device."""
+    """What a model is: its class and where that comes from, dtypes, attention, devices. Any of its modules counts."""
     plain = getattr(model, "_orig_mod", model)
-    config = getattr(plain, "config", None)
-    floating = next((p.dtype for p in plain.parameters() if p.dtype.is_floating_point), None)
+    config, modules = getattr(plain, "config", None), list(plain.modules())
+    floating = sorted({str(p.dtype).removeprefix("torch.") for p in plain.parameters() if p.dtype.is_floating_point})
     devices = sorted({str(p.device) for p in plain.parameters()})
     kinds = sorted({name.split(":")[0] for name in devices})
     quantised = getattr(config, "quantization_config", None)
     method = quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+    # Of the text model: what an image is read with is not in use.
+    configs = [config, *(getattr(part, "config", None) for part in _text_model(plain).modules())]
+    attention = sorted({str(getattr(one, "_attn_implementation", None)) for one in configs if one is not None})
     return {
         "class": type(plain).__qualname__,
         "file": file_of(type(plain)),
-        "dtype": str(floating).removeprefix("torch."),
-        "attention": str(getattr(config, "_attn_implementation", None)),
+        "dtype": "+".join(floating) or "None",
+        "attention": "+".join(attention) or "None",
+        "attention code": [attention_code(name) for name in attention],
         "device": "+".join(kinds) + (f" ({len(devices)})" if len(devices) > len(kinds) else ""),
-        "compiled": plain is not model or getattr(plain, "_compiled_call_impl", None) is not None,
-        "training": plain.training,
+        "compiled": plain is not model or any(_is_compiled(part) for part in modules),
+        "training": any(part.training for part in modules),
         "quantised": None if method is None else str(getattr(method, "value", method)),
+        "layers": _layers(plain),
         "weights": sampled_weights(plain) if weights else None,
+        "buffers": mean_buffers(plain) if weights else None,
         "config": config_of(config),
     }
 
 
+def _text_model(model: nn.Module) -> nn.Module:
+    try:
+        found = model.get_decoder()  # type: ignore[operator]
+    except Exception:  # older and custom classes have none, or one that fails
+        return model
+    return found if isinstance(found, nn.Module) else model
+
+
+def _layers(model: nn.Module) -> list[int] | None:
+    """How many layers there are, and how many the config says."""
+    config, layers = getattr(model, "config", None), getattr(_text_model(model), "layers", None)
+    inner = config.get_text_config() if config is not None and hasattr(config, "get_text_config") else config
+    declared = getattr(inner, "num_hidden_layers", None)
+    return [len(layers), declared] if isinstance(layers, nn.ModuleList) and isinstance(declared, int) else None
+
+
+def _is_compiled(part: nn.Module) -> bool:
+    forward = vars(part).get("forward")
+    return (
+        "_orig_mod" in part._modules or part._compiled_call_impl is not None or hasattr(forward, "get_compiler_config")
+    )
+
+
 def config_of(config: Any) -> dict[str, Any] | None:
-    """What a config says about the text model, flat: plain values and lists of them by (dotted) name."""
+    """What a config says about the text model, flat: plain values and lists of them by (dotted) name.
+
+    What only the config around it says (tokens of images) stands under "whole": a text model may be loaded without it.
+    """
     if config is None or not hasattr(config, "to_dict"):
         return None
     told = config.to_dict()
     inner = config.get_text_config() if hasattr(config, "get_text_config") else config
     if inner is not config:
-        told = {**{name: value for name, value in told.items() if not isinstance(value, dict)}, **inner.to_dict()}
+        text = inner.to_dict()
+        whole = {name: value for name, value in told.items() if not isinstance(value, dict) and name not in text}
+        told = {**text, "whole": whole}
     return dict(_flat(told))
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
+        if name in _TOLD_ELSEWHERE or name.startswith("_"):
+            continue
         if isinstance(value, dict):
             yield from _flat({str(key): inner for key, inner in value.items()}, f"{prefix}{name}.")
-        elif name not in _TOLD_ELSEWHERE and not name.startswith("_"):
+        else:
             items = list(value) if isinstance(value, (list, tuple)) else [value]
             if all(item is None or isinstance(item, (bool, int, float, str)) for item in items):
                 yield f"{prefix}{name}", items if isinstance(value, (list, tuple)) else value
@@ -202,7 +255,7 @@ def sampled_weights(model: nn.Module) -> str | None:
     total = hashlib.sha256()
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
-        total.update(f"{name} {tuple(parameter.shape)}\n".encode())
+        total.update(f"{name.replace('_orig_mod.', '')} {tuple(parameter.shape)}\n".encode())
         if parameter.device.type == "meta":
             return None
         if parameter.numel():
@@ -213,20 +266,40 @@ def sampled_weights(model: nn.Module) -> str | None:
     return total.hexdigest()
 
 
+def mean_buffers(model: nn.Module) -> dict[str, float]:
+    """The mean of every buffer of floating-point numbers (a rotary table), but for those that grow with the text."""
+    means: dict[str, torch.Tensor] = {}
+    for prefix, part in model.named_modules():
+        grows = any(kind in str(getattr(part, "rope_type", "")) for kind in ("dynamic", "longrope"))
+        for name, buffer in part.named_buffers(recurse=False):
+            if not grows and buffer.is_floating_point() and buffer.numel() and buffer.device.type != "meta":
+                means[f"{prefix}.{name}".replace("_orig_mod.", "")] = buffer.detach().to(torch.float32).mean().cpu()
+    return {name: float(value) for name, value in means.items()}
+
+
 def imported_files(root: Path) -> Iterator[tuple[str, str]]:
     """Files below `root` that are imported now, scripts included: relative path and hash."""
     seen: set[str] = set()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str):
-            continue
-        path = Path(file).resolve()
-        if not path.is_relative_to(root) or "site-packages" in path.relative_to(root).parts:
-            continue
-        name = path.relative_to(root).as_posix()
+    for module in _modules_in(root):
+        name = Path(str(module.__file__)).resolve().relative_to(root).as_posix()
         if name not in seen:
             seen.add(name)
-            yield name, digest_of(file) or ""
+            yield name, digest_of(str(module.__file__)) or ""
+
+
+def _own_modules(root: Path | None) -> list[ModuleType]:
+    """Of the tree, this package aside."""
+    return [module for module in _modules_in(root) if module.__name__.split(".")[0] != __name__.split(".")[0]]
+
+
+def _modules_in(root: Path | None) -> Iterator[ModuleType]:
+    for module in list(sys.modules.values()) if root is not None else ():
+        file = getattr(module, "__file__", None)
+        if root is None or not isinstance(file, str):
+            continue
+        path = Path(file).resolve()
+        if path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts:
+            yield module
 
 
 def digest_of(file: str) -> str | None:
