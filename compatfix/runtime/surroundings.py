@@ -5,6 +5,7 @@ The tool stores it beside a green verdict; patched code compares itself with tha
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
@@ -297,9 +298,20 @@ def _modules_in(root: Path | None) -> Iterator[ModuleType]:
         file = getattr(module, "__file__", None)
         if root is None or not isinstance(file, str):
             continue
-        path = Path(file).resolve()
-        if path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts:
+        path = real_path(file)
+        if path.startswith(f"{root}{os.sep}") and "site-packages" not in path[len(str(root)) :].split(os.sep):
             yield module
+
+
+def real_path(file: str) -> str:
+    """Thousands of modules share some hundred directories: the links of each are followed once."""
+    directory, name = os.path.split(file)
+    return os.path.realpath(file) if os.path.islink(file) else os.path.join(_real_directory(directory), name)
+
+
+@functools.cache
+def _real_directory(directory: str) -> str:
+    return os.path.realpath(directory)
 
 
 def digest_of(file: str) -> str | None:
