@@ -27,8 +27,12 @@ MOST_FORWARDS = 1.1
 SITUATIONS = (
     "full acceptance",
     "stop token inside a path",
+    "first token is a stop",
+    "stop token in a later round",
+    "stop token behind an accepted path",
     "mask token in the output",
     "length limit inside a path",
+    "length limit of one token",
     "stop token in the prompt",
     "mask token in the prompt",
 )

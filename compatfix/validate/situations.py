@@ -1,7 +1,6 @@
 """Situations that ordinary prompts do not bring about. Each is arranged, and then seen to have occurred.
 
-Forced rejections, a random draft, stop tokens inside an accepted path, the mask token in the text, a length limit in
-the middle of a path.
+Forced rejections, a random draft, texts that end at a stop token or a limit, the mask token in the text.
 """
 
 from __future__ import annotations
@@ -9,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from compatfix.validate.bench import LOOP, Bench, Mode, Run
+from compatfix.validate.bench import LOOP, Bench, Mode
+from compatfix.validate.cases import CASE_PROMPTS, Cases, new_at
+from compatfix.validate.endings import (
+    FEW_TOKENS,
+    FIRST_PATH,
+    length_limit,
+    stop_at_once,
+    stop_behind,
+    stop_inside,
+    stop_later,
+)
 from compatfix.validate.losslessness import compare_one, warm_up
-from compatfix.validate.oracle import ALWAYS, ORACLE, PARTIAL, SURE, Profile
+from compatfix.validate.oracle import ORACLE, PARTIAL, SURE, Profile
 from compatfix.validate.plain import text_config
 from compatfix.validate.references import Reference, make_reference
 from compatfix.validate.tally import Tally, new_tally, stopped
 
 RANDOM = "random draft"
-CASE_PROMPTS = 3
-LIMIT = 6
-PROMPT_TOKENS = 12
-# Where a stop or mask token is looked for in the reference text: inside the first accepted path.
-FIRST, LAST = 2, 9
 
 Report = Callable[[str, int, int], None]
 
@@ -36,9 +40,10 @@ def run_situations(
     warm_up(bench, modes)
     everything = [*modes, LOOP] if bench.tree.loop else list(modes)
     references = [make_reference(bench, first_prompt + i, tokens, with_tree=False) for i in range(prompts)]
-    exercised: dict[str, dict[str, int]] = {mode.name: {} for mode in everything}
+    exercised: dict[str, dict[str, int]] = {}
     tallies: list[Tally] = []
-    total = len(everything) * 7
+    steps = 2 + len(CASES)
+    total = len(everything) * steps
     small = min((mode.budget for mode in modes if mode.budget), default=None)
     for number, mode in enumerate(everything):
         plans: list[tuple[str, Profile | None]] = [(PARTIAL.name, PARTIAL)]
@@ -47,127 +52,81 @@ def run_situations(
         elif mode.budget in (None, small):
             # A random draft commits a token a round: one budget is slow enough.
             plans.append((RANDOM, None))
+        lengths: dict[str, dict[int, list[int]]] = {}
         for step, (name, profile) in enumerate(plans):
-            report(f"{name}, {mode.name}", number * 7 + step, total)
-            tallies.append(_all_prompts(bench, mode, name, profile, references, tokens))
-        cases = new_tally(mode.name, "situations", 0, 0)
-        for step, case in enumerate((_full, _stop, _mask, _limit, _prompt), start=2):
-            report(f"{case.__name__.strip('_')} case, {mode.name}", number * 7 + step, total)
-            if not stopped(cases):
-                case(bench, mode, cases, references, exercised[mode.name])
-        tallies.append(cases)
+            report(f"{name}, {mode.name}", number * steps + step, total)
+            tally, lengths[name] = _all_prompts(bench, mode, name, profile, references, tokens)
+            tallies.append(tally)
+        cases = Cases(bench, mode, new_tally(mode.name, "situations", 0, 0), references, lengths[PARTIAL.name])
+        for step, (name, case) in enumerate(CASES.items(), start=2):
+            report(f"{name}, {mode.name}", number * steps + step, total)
+            if not stopped(cases.tally):
+                case(cases)
+        tallies.append(cases.tally)
+        exercised[mode.name] = cases.seen
     return {"references": [], "modes": tallies, "exercised": exercised}
 
 
 def _all_prompts(
     bench: Bench, mode: Mode, name: str, profile: Profile | None, references: Sequence[Reference], tokens: int
-) -> Tally:
-    tally = new_tally(mode.name, name, len(references), tokens)
+) -> tuple[Tally, dict[int, list[int]]]:
+    """The tally, and the tokens committed per round by the index of the reference."""
+    tally, lengths = new_tally(mode.name, name, len(references), tokens), {}
     for reference in references:
         if stopped(tally):
             break
-        compare_one(bench, mode, tally, reference, tokens, profile)
-    return tally
+        lengths[reference.index] = compare_one(bench, mode, tally, reference, tokens, profile).lengths
+    return tally, lengths
 
 
-def _full(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
+def _full(cases: Cases) -> None:
     """A draft that is always right: every level of a block is accepted."""
-    for reference in references[:CASE_PROMPTS]:
-        before = tally["accepted"]["full"]
-        _run(bench, mode, tally, reference, 32, where="full acceptance")
-        seen["full acceptance"] = seen.get("full acceptance", 0) + tally["accepted"]["full"] - before
+    for reference in cases.references[:CASE_PROMPTS]:
+        before = cases.tally["accepted"]["full"]
+        cases.run(reference, 32, where="full acceptance")
+        cases.count("full acceptance", cases.tally["accepted"]["full"] - before)
     # A tree spreads its nodes over siblings unless the draft is sure: only then it is as deep as the block.
-    if mode.kind == "tree" and references and not stopped(tally):
-        _run(bench, mode, tally, references[0], 32, where="acceptance of whole depth", profile=SURE)
+    if cases.mode.kind == "tree" and cases.references and not stopped(cases.tally):
+        cases.run(cases.references[0], 32, where="acceptance of whole depth", profile=SURE)
 
 
-def _stop(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
-    """The text must end at a stop token although more was accepted behind it."""
-    seen["stop token inside a path"] = 0
-    done = 0
-    for reference in references:
-        at = _first_occurrence(reference)
-        if at is None or done == CASE_PROMPTS:
-            continue
-        done += 1
-        stop = reference.tokens[at]
-        # Several ids, and the one that is hit is not the first.
-        stops = (*_unused(bench, reference, done % 2 + 1), stop)
-        run = _run(bench, mode, tally, reference, 32, stops=stops, where="stop token inside a path")
-        last = run.watch.rounds[-1] if run.watch.rounds else None
-        if last is not None and stop in [last.tokens[node] for node in last.walk()[:-1]]:
-            seen["stop token inside a path"] += 1
+def _mask(cases: Cases) -> None:
+    """The target emits the token that serves as the draft's mask: it belongs to the text like any other."""
+    name = "mask token in the output"
+    cases.plan(name)
+    found = [(reference, new_at(reference, FIRST_PATH)) for reference in cases.references]
+    for reference, places in [pair for pair in found if pair[1]][:CASE_PROMPTS]:
+        cases.run(reference, 24, mask=reference.tokens[places[0]], where=name)
+        cases.count(name, 1)
 
 
-def _prompt(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
+def _prompt(cases: Cases) -> None:
     """A stop token or the mask token in the prompt: neither ends or thins out anything. And no stop tokens at all."""
     names = ("stop token in the prompt", "mask token in the prompt")
-    seen.update(dict.fromkeys(names, 0))
-    found = ((r, next((t for t in r.prompt if t not in r.tokens), None)) for r in references)
+    cases.plan(*names)
+    found = ((r, next((t for t in r.prompt if t not in r.tokens), None)) for r in cases.references)
     usable = [(reference, token) for reference, token in found if token is not None][:2]
     for number, (reference, token) in enumerate(usable):
-        stops = (*_unused(bench, reference, 1), token)
+        stops = (*cases.unused(reference, 1), token)
         if number == 0:
-            _run(bench, mode, tally, reference, PROMPT_TOKENS, stops=stops, where=names[0])
-            seen[names[0]] += 1
+            cases.run(reference, FEW_TOKENS, stops=stops, where=names[0])
+            cases.count(names[0], 1)
         if number == len(usable) - 1:
             # In the same run, because its length would show either.
-            _run(bench, mode, tally, reference, PROMPT_TOKENS, stops=None, mask=token, where=names[1])
-            seen[names[1]] += 1
+            cases.run(reference, FEW_TOKENS, stops=None, mask=token, where=names[1])
+            cases.count(names[1], 1)
 
 
-def _unused(bench: Bench, reference: Reference, count: int) -> list[int]:
-    """Tokens that occur neither in the prompt nor in the text."""
-    known = {*reference.prompt, *reference.tokens}
-    return [token for token in bench.plain_tokens if token not in known][:count]
-
-
-def _mask(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
-    """The target emits the token that serves as the draft's mask: it belongs to the text like any other."""
-    seen["mask token in the output"] = 0
-    done = 0
-    for reference in references:
-        at = _first_occurrence(reference)
-        if at is None or done == CASE_PROMPTS:
-            continue
-        done += 1
-        _run(bench, mode, tally, reference, 24, mask=reference.tokens[at], where="mask token in the output")
-        seen["mask token in the output"] += 1
-
-
-def _limit(bench: Bench, mode: Mode, tally: Tally, references: Sequence[Reference], seen: dict[str, int]) -> None:
-    """The length limit falls inside an accepted path."""
-    seen["length limit inside a path"] = 0
-    for reference in references[:CASE_PROMPTS]:
-        run = _run(bench, mode, tally, reference, LIMIT, where="length limit inside a path")
-        if run.error is None and 1 + sum(run.lengths) > LIMIT:
-            seen["length limit inside a path"] += 1
-
-
-def _run(
-    bench: Bench,
-    mode: Mode,
-    tally: Tally,
-    reference: Reference,
-    tokens: int,
-    *,
-    stops: Sequence[int] | None = (),
-    mask: int | None = None,
-    where: str,
-    profile: Profile = ALWAYS,
-) -> Run:
-    tally["planned"] += 1
-    tally["tokens_planned"] += tokens
-    return compare_one(bench, mode, tally, reference, tokens, profile, mask=mask, stops=stops, where=where)
-
-
-def _first_occurrence(reference: Reference) -> int | None:
-    """An index inside the first block whose token is new there: neither in the prompt nor earlier in the text."""
-    for index in range(FIRST, LAST):
-        token = reference.tokens[index]
-        if token not in reference.tokens[:index] and token not in reference.prompt:
-            return index
-    return None
+CASES: dict[str, Callable[[Cases], None]] = {
+    "full acceptance": _full,
+    "stop tokens inside paths": stop_inside,
+    "a stop token at once": stop_at_once,
+    "stop tokens in later rounds": stop_later,
+    "stop tokens behind paths": stop_behind,
+    "mask tokens": _mask,
+    "length limits": length_limit,
+    "prompts": _prompt,
+}
 
 
 def windows(bench: Bench) -> dict[str, int]:
