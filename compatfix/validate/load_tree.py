@@ -18,6 +18,7 @@ from typing import Any
 
 from compatfix.validate import stubs
 from compatfix.validate.entries import (
+    Chosen,
     Entry,
     TreeError,
     check_modules,
@@ -29,6 +30,7 @@ from compatfix.validate.entries import (
 from compatfix.validate.roles import Choices
 from compatfix.validate.tree_source import (
     DRAFTS,
+    SourceFile,
     imported_names,
     loader_class,
     modules_to_import,
@@ -36,6 +38,7 @@ from compatfix.validate.tree_source import (
     parse_tree,
     scripts,
 )
+from compatfix.validate.unjudged import unjudged
 
 MAX_STUBS = 40
 NO_CHOICES = Choices()
@@ -99,8 +102,20 @@ def load_tree(root: Path, choices: Choices = NO_CHOICES) -> LoadedTree:
         loader_place=loader[1] if loader else None,
         stubbed=stubbed,
         broken=broken,
-        not_judged=unrun(entries, [entry for entry in (chosen.chain, chosen.tree) if entry is not None]),
+        not_judged=_not_judged(files, entries, chosen),
     )
+
+
+def _not_judged(files: Sequence[SourceFile], entries: Sequence[Entry], chosen: Chosen) -> tuple[str, ...]:
+    """Entry points that are not run, then other code that generates and that nothing judged leads to."""
+    named = unrun(entries, [entry for entry in (chosen.chain, chosen.tree) if entry is not None])
+    judged = []
+    for entry in (chosen.chain, chosen.tree, chosen.loop):
+        if entry is not None:
+            function = inspect.unwrap(entry.function)
+            judged += [(entry.module, entry.name), (function.__module__, getattr(function, "__qualname__", ""))]
+    others = unjudged(files, judged, [(module, name) for module, _, name in (place.rpartition(".") for place in named)])
+    return tuple(dict.fromkeys([*named, *others]))
 
 
 def _with_nearest(message: str, near: str | None) -> str:
