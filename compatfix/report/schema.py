@@ -137,7 +137,10 @@ _SHAPES: dict[str, Schema] = {
             "nodes": _object({"largest": _NUMBER, "nodes": _COUNT, "wrong_argmax": _COUNT, "bad": _ANY_OBJECT}),
             "differences": _list(_ref("Difference")),
             "error": _RAISED,
-        }
+            "rounds_followed": _COUNT,
+            "rounds_short": _COUNT,
+        },
+        *("rounds_followed", "rounds_short"),
     ),
     "Compared": _object(
         {

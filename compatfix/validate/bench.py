@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from compatfix.introspect.tiny import TinyTarget, build_tiny_draft_config, build_tiny_target
 from compatfix.validate.caches import RUNTIME
+from compatfix.validate.claims import changes
 from compatfix.validate.entries import Entry, TreeError
 from compatfix.validate.load_tree import LoadedTree, layer_in, load_tree, place_in
 from compatfix.validate.oracle import ORACLE, Head, Oracle, Profile, Truth
@@ -60,13 +61,17 @@ LOOP = Mode("loop")
 class Run:
     """One generation. `error` is what `describe` says, where it raised.
 
-    `lengths` are the tokens committed per round as the watch saw them, `claimed` what the tree says they were.
+    `lengths` are the tokens committed per round as the watch saw them, `claimed` what the tree says they were;
+    `unread` and `counts` as in Output. `changed` says which of its arguments the call changed.
     """
 
     tokens: list[int]
     watch: Watch
     lengths: list[int] = field(default_factory=list)
     claimed: list[int] | None = None
+    unread: tuple[str, str] | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
+    changed: list[str] = field(default_factory=list)
     prompt_kept: bool = True
     stage_times: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
@@ -133,9 +138,9 @@ class Bench:
         self.watch.begin(prompt, replace_draft=profile is not None)
         run = Run([], self.watch)
         input_ids = torch.tensor([list(prompt)], device=next(self.target.parameters()).device)
+        stopping = None if stops is None else list(stops)
         try:
             with self.watch.installed():
-                stopping = None if stops is None else list(stops)
                 result = self.call(mode, input_ids, tokens, stopping, mask, sampler or {})
             output = self.read(mode, result, prompt)
         except Exception as error:
@@ -147,6 +152,9 @@ class Bench:
         finally:
             self.watch.tamper = None
         run.tokens, run.prompt_kept, run.claimed = output.tokens, output.kept, output.lengths
+        run.unread, run.counts = output.unread, output.counts
+        run.changed = changes("input_ids", [list(prompt)], input_ids.tolist())
+        run.changed += changes("stop_token_ids", None if stops is None else list(stops), stopping)
         run.stage_times = dict(output.stage_times)
         run.lengths = accepted_lengths(self.watch)
         run.recomputed = self.oracle.recomputed if profile is not None else 0

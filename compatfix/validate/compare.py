@@ -67,19 +67,6 @@ def round_of(run: Run, index: int) -> int | None:
     return None
 
 
-def claim_difference(run: Run) -> dict[str, Any] | None:
-    """What the tree says it committed per round against what was seen; the last round may be cut at the text's end."""
-    claimed, seen = run.claimed, run.lengths
-    if claimed is None or run.watch.lost:
-        return None
-    cut = bool(seen) and len(claimed) == len(seen) and 0 < claimed[-1] <= seen[-1]
-    if claimed == seen or (cut and claimed[:-1] == seen[:-1]):
-        return None
-    pairs = zip(claimed, seen, strict=False)
-    index = next((i for i, (says, was) in enumerate(pairs) if says != was), min(len(claimed), len(seen)))
-    return {"round": index + 1, "claimed": claimed, "seen": seen}
-
-
 def node_difference(bench: Bench, run: Run, rounds: Sequence[int]) -> dict[str, Any]:
     """Logits of every node of some rounds against an uncached forward over the committed tokens and the root path."""
     worst: dict[str, Any] = {"largest": 0.0, "nodes": 0, "wrong_argmax": 0, "bad": None}

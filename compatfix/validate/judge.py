@@ -12,6 +12,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Location, ScopeVerdict
+from compatfix.validate.judge_claims import Named, beside_the_text, without_lengths
 from compatfix.validate.judge_long_run import open_long_run, praise_long_run, wrong_long_run
 from compatfix.validate.judge_noise import corrupted_checks, unchecked
 from compatfix.validate.judge_sampling import open_sampling, praise_sampling, wrong_sampling
@@ -63,13 +64,13 @@ def judge_code(data: CodeData) -> tuple[ScopeVerdict, tuple[Finding, ...]]:
         *_references(data),
         *_differences(data),
         *_prompts(data),
-        *_claims(data),
+        *beside_the_text(_named(data)),
         *_drafts(data),
         *_bf16(data),
         *wrong_sampling(data.sampling),
         *wrong_long_run(data.long_run),
     ]
-    notes = _notes(data)
+    notes = [*_notes(data), *without_lengths(_named(data))]
     failed = [finding for finding in wrong if finding.level == "error"]
     if failed:
         step = failed[0].fix or CODES[failed[0].code].do or None
@@ -115,6 +116,10 @@ def _cause(error: Mapping[str, Any]) -> tuple[Any, ...]:
 def _name(data: CodeData, mode: str) -> str:
     """The draft's own loop by the name of its entry point, other modes by their own."""
     return str(data.subject.get("loop") or mode).rpartition(".")[2] if mode == "loop" else mode
+
+
+def _named(data: CodeData) -> list[Named]:
+    return [(_name(data, tally["mode"]), tally) for tally in (data.plain, *data.modes) if tally is not None]
 
 
 def _references(data: CodeData) -> list[Finding]:
@@ -186,21 +191,6 @@ def _only_new(data: CodeData, tally: Tally) -> str:
     if entry is None:
         return ":new"
     return f"{entry['entry']}={entry['result']['field'] or ''}:new"
-
-
-def _claims(data: CodeData) -> list[Finding]:
-    """Accepted lengths are what a speed-up is read from: what the tree says of them must be what it did."""
-    found = []
-    for tally in data.modes:
-        if tally["claims"]:
-            first = tally["claims"][0]
-            message = (
-                f"{_name(data, tally['mode'])} ({tally['profile']}): the tree claims {sum(first['claimed'])} accepted "
-                f"tokens in {len(first['claimed'])} rounds on prompt {first['prompt']}, {sum(first['seen'])} in "
-                f"{len(first['seen'])} were seen (first in round {first['round']})"
-            )
-            found.append(Finding("CF901", "error", "measured", message, details={"mode": tally["mode"], **first}))
-    return found
 
 
 def _drafts(data: CodeData) -> list[Finding]:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from compatfix.validate.bench import Bench, Mode, Run
+from compatfix.validate.claims import claim_difference, field_differences, given_away
 from compatfix.validate.compare import (
-    claim_difference,
     draft_cache_difference,
     expected_tokens,
     feature_difference,
@@ -97,6 +97,11 @@ def compare_one(
     enter_counts(tally, run, bench.block, mode.budget)
     if not run.prompt_kept:
         tally["prompts"].append({"prompt": reference.index, "where": where})
+    tally["changed"] += [{"prompt": reference.index, "where": where, "what": what} for what in run.changed]
+    followed, short = given_away(run, reference.prompt, tokens, stops or ())
+    tally["rounds_followed"] += followed
+    tally["rounds_short"] += len(short)
+    tally["short"] += [{"prompt": reference.index, **first} for first in short[:1]]
     difference = token_difference(bench, run, reference.prompt, expected)
     if difference is None:
         tally["same"] += 1
@@ -166,6 +171,8 @@ def _check_more(bench: Bench, tally: Tally, run: Run, reference: Reference, node
     claim = claim_difference(run)
     if claim is not None:
         tally["claims"].append({"prompt": reference.index, **claim})
+    tally["lengths_compared"] += run.claimed is not None or run.unread is not None
+    tally["fields"] += [{"prompt": reference.index, **wrong} for wrong in field_differences(run, reference.prompt)]
     if run.watch.noise is not None:
         tally["noise"].append({"prompt": reference.index, **run.watch.noise})
     features = feature_difference(bench, run)
@@ -188,6 +195,7 @@ def _add_plain(plain: Tally, bench: Bench, reference: Reference, tokens: int) ->
     plain["run"] += 1
     if not reference.prompt_kept:
         plain["prompts"].append({"prompt": reference.index, "where": "plain decoding"})
+    plain["fields"] += [{"prompt": reference.index, **wrong} for wrong in reference.fields]
     plain["tokens"] += len(reference.plain)
     plain["same"] += reference.plain == reference.tokens[:tokens]
     plain["forwards"] += bench.watch.forwards
@@ -196,6 +204,6 @@ def _add_plain(plain: Tally, bench: Bench, reference: Reference, tokens: int) ->
 
 def _summary(reference: Reference) -> dict[str, Any]:
     entry = asdict(reference)
-    for name in ("prompt", "tokens", "plain", "seconds", "prompt_kept"):
+    for name in ("prompt", "tokens", "plain", "seconds", "prompt_kept", "fields"):
         del entry[name]
     return {**entry, "prompt_length": len(reference.prompt), "text_length": len(reference.tokens)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from compatfix.validate.bench import PLAIN, Bench
+from compatfix.validate.claims import field_differences
 from compatfix.validate.locate_error import locate_error
 from compatfix.validate.plain import margins, uncached
 
@@ -23,7 +25,8 @@ class Reference:
     """`tokens` is the library's text, longer than what is asked of the tree so that an oracle sees past the limit.
 
     `plain` is the text of the tree's own block-size-1 path, None where the tree has none or it raised (`error`).
-    `disagreements` name two ways and the index of the first token in which they differ.
+    `disagreements` name two ways and the index of the first token in which they differ; `fields` of that path's
+    result say something else than was seen.
     """
 
     index: int
@@ -37,6 +40,7 @@ class Reference:
     redrawn: int
     seconds: float = 0.0
     prompt_kept: bool = True
+    fields: Sequence[dict[str, Any]] = ()
 
 
 def make_reference(bench: Bench, index: int, tokens: int, *, with_tree: bool = True) -> Reference:
@@ -50,17 +54,19 @@ def make_reference(bench: Bench, index: int, tokens: int, *, with_tree: bool = T
     if uncached_at is not None:
         disagreements.append({"prompt": index, "ways": ["generate", "uncached forward"], "index": uncached_at})
     plain, error, seconds, kept = None, None, 0.0, True
+    fields: list[dict[str, Any]] = []
     if with_tree:
         began = time.perf_counter()
         run = bench.run(PLAIN, prompt, tokens, profile=None)
         seconds = time.perf_counter() - began
         error = run.error and {**run.error, "at": locate_error(bench, run, prompt, text)}
         plain, kept = (run.tokens, run.prompt_kept) if error is None else (None, True)
+        fields = [] if error else field_differences(run, prompt)
         if plain is not None and plain != text[:tokens]:
             at = next((i for i, pair in enumerate(zip(plain, text, strict=False)) if pair[0] != pair[1]), len(plain))
             ways = ["block size 1 of the tree", "generate"]
             disagreements.append({"prompt": index, "ways": ways, "index": at})
-    return Reference(index, prompt, text, plain, error, disagreements, margin, noise, redrawn, seconds, kept)
+    return Reference(index, prompt, text, plain, error, disagreements, margin, noise, redrawn, seconds, kept, fields)
 
 
 def _library(bench: Bench, prompt: list[int], count: int) -> tuple[list[int], float, float, int | None]:

@@ -23,18 +23,30 @@ OUTPUT_FIELDS = ("output_ids", "sequences", "output_tokens", "token_ids", "token
 # Names that say themselves that the prompt is not in it.
 NEW_FIELDS = ("new_tokens", "new_token_ids", "generated_ids", "generated_tokens", "completion_ids")
 LENGTH_FIELDS = ("acceptance_lengths", "accept_lengths", "accepted_lengths")
+# Counts under names that leave no doubt what is counted: tokens of the prompt, new tokens, rounds of verification.
+COUNT_FIELDS = {
+    "prompt": ("num_input_tokens", "num_prompt_tokens"),
+    "new": ("num_output_tokens", "num_generated_tokens", "num_new_tokens"),
+    "rounds": ("decode_rounds", "num_rounds", "num_decode_rounds"),
+}
 STATS_FIELDS = ("stats", "statistics")
 EXPECTED = "a tensor of token ids of shape (1, n) or (n,), a list of ints, or an object with one of these as output_ids"
 
 
 @dataclass(frozen=True)
 class Output:
-    """`tokens` without the prompt; `kept` whether the prompt stood before them as it must."""
+    """`tokens` without the prompt; `kept` whether the prompt stood before them as it must.
+
+    `lengths` are the accepted lengths that come with them; `unread` is the name and the content of a field of lengths
+    that are no whole numbers. `counts` are the numbers that come with them, by the name of their field.
+    """
 
     tokens: list[int]
     kept: bool
     lengths: list[int] | None = None
     stage_times: Mapping[str, float] = field(default_factory=dict)
+    unread: tuple[str, str] | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)
 
 
 def collected(result: Any, entry: Entry) -> Any:
@@ -56,12 +68,13 @@ def read_output(result: Any, prompt: Sequence[int], entry: Entry) -> Output:
         named = f"field {own_name} is" if own_name else "it is"
         raise _misfit(f"{named} {_shown(found)}", result, entry)
     new = entry.result.only_new or own_name in NEW_FIELDS or isinstance(result, _Yielded)
-    lengths = _whole(_lookup(result, LENGTH_FIELDS))
+    kept = new or ids[: len(prompt)] == list(prompt)
     times = _lookup(result, ("stage_times",))
-    numbers = {k: float(v) for k, v in times.items()} if isinstance(times, Mapping) else {}
-    if new:
-        return Output(ids, True, lengths, numbers)
-    return Output(ids[len(prompt) :], ids[: len(prompt)] == list(prompt), lengths, numbers)
+    stages = {k: float(v) for k, v in times.items()} if isinstance(times, Mapping) else {}
+    name, claimed = _named(result, LENGTH_FIELDS) or ("", None)
+    lengths = _whole(claimed)
+    unread = (name, _content(claimed)) if name and lengths is None else None
+    return Output(ids if new else ids[len(prompt) :], kept, lengths, stages, unread, _counts(result))
 
 
 class _Yielded(list[int]):
@@ -98,9 +111,21 @@ def _token_ids(value: Any) -> list[int] | None:
     return None
 
 
+def _counts(result: Any) -> dict[str, float]:
+    """Single numbers under names of COUNT_FIELDS; lists are something else, of the same name."""
+    known = [name for names in COUNT_FIELDS.values() for name in names]
+    found = {name: _lookup(result, (name,)) for name in known}
+    single = {n: v.item() if isinstance(v, Tensor) and v.dim() == 0 else v for n, v in found.items()}
+    return {n: float(v) for n, v in single.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
+
+
 def _whole(value: Any) -> list[int] | None:
     if isinstance(value, Tensor):
-        value = value.flatten().tolist()
+        value = value.flatten()
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], (list, tuple)):
+        value = value[0]
     if not isinstance(value, (list, tuple)):
         return None
     numbers: list[Any] = [item.item() if isinstance(item, Tensor) and item.numel() == 1 else item for item in value]
@@ -112,13 +137,18 @@ def _whole(value: Any) -> list[int] | None:
 
 
 def _lookup(result: Any, names: Sequence[str]) -> Any:
-    """The first of these fields in the result, in what comes beside the ids, or in its statistics."""
+    found = _named(result, names)
+    return None if found is None else found[1]
+
+
+def _named(result: Any, names: Sequence[str]) -> tuple[str, Any] | None:
+    """The first of these fields in the result, in what comes beside the ids, or in its statistics, and its name."""
     for part in (result, *(result[1:] if type(result) is tuple else ())):
         parts = _fields(part)
         for holder in (parts, *(_fields(parts[name]) for name in STATS_FIELDS if name in parts)):
             for name in names:
                 if holder.get(name) is not None:
-                    return holder[name]
+                    return name, holder[name]
     return None
 
 
@@ -168,3 +198,12 @@ def _shown(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"{type(value).__name__} of {len(value)}"
     return "None" if value is None else type(value).__name__
+
+
+def _content(value: Any) -> str:
+    """What a field holds, with its first values where it has some."""
+    values = value.flatten().tolist() if isinstance(value, Tensor) else value
+    if not isinstance(values, (list, tuple)):
+        return str(value)[:40] if isinstance(value, (int, float, str)) else _shown(value)
+    begin = ", ".join(str(item)[:20] for item in values[:3])
+    return f"{_shown(value)}: {begin}{', …' if len(values) > 3 else ''}"

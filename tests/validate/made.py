@@ -11,7 +11,9 @@ from compatfix.validate.tally import SHAPES, new_tally
 
 def tally(mode: str, profile: str = "oracle", **changes: Any) -> dict[str, Any]:
     made = new_tally(mode, profile, 24, 64)
-    made.update(run=24, same=24, tokens=24 * 64, features_checked=24, forwards=400, tokens_planned=24 * 64)
+    made.update(
+        run=24, same=24, tokens=24 * 64, features_checked=24, lengths_compared=24, forwards=400, tokens_planned=24 * 64
+    )
     made["accepted"] = {"full": 1, "partial": 9, "zero": 3}
     made["drafts_checked"] = 8
     made["shapes"] = dict.fromkeys(SHAPES, 2) if mode.startswith("tree") else made["shapes"]

@@ -387,6 +387,29 @@ def test_a_result_is_read_in_every_published_shape(result, place, lengths):
     assert (output.tokens, output.kept, output.lengths) == ([8, 9], True, lengths)
 
 
+@pytest.mark.parametrize(
+    ("fields", "unread", "counts"),
+    [
+        ({"acceptance_lengths": [1.75, 3.25, 1.75, 1.0]}, "list of 4: 1.75, 3.25, 1.75, …", {}),
+        ({"acceptance_lengths": 1.75}, "1.75", {}),
+        ({"acceptance_lengths": "three"}, "three", {}),
+        ({"acceptance_lengths": [[2, 1]]}, None, {}),
+        ({"acceptance_lengths": None}, None, {}),
+        (
+            {"num_output_tokens": torch.tensor(2), "decode_rounds": 1},
+            None,
+            {"num_output_tokens": 2, "decode_rounds": 1},
+        ),
+        ({"stats": {"num_input_tokens": 3}}, None, {"num_input_tokens": 3}),
+        ({"num_output_tokens": [2], "num_rounds": True, "num_new_tokens": "2"}, None, {}),
+    ],
+)
+def test_claims_that_come_with_a_result_are_read_by_name(fields, unread, counts):
+    output = read_output({"output_ids": IDS, **fields}, PROMPT, returning(None))
+    assert output.counts == counts
+    assert output.unread == (None if unread is None else ("acceptance_lengths", unread))
+
+
 @pytest.mark.parametrize("result", [torch.tensor([[8, 9, 4, 4]]), [5, 6, 8, 9]])
 def test_a_lost_prompt_is_never_taken_for_new_tokens(result):
     assert not read_output(result, PROMPT, returning(None)).kept

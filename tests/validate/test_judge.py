@@ -113,6 +113,11 @@ def test_what_is_wrong_fails(data, code, words):
             "chain: full acceptance never occurred",
         ),
         (broken(exercised={"tree-32": GOOD.exercised["tree-32"]}), "CF903", "chain: full acceptance never occurred"),
+        (
+            broken(exercised={**GOOD.exercised, "chain": {**GOOD.exercised["chain"], "first token is a stop": 0}}),
+            "CF903",
+            "chain: first token is a stop never occurred",
+        ),
         (broken(references=[reference(text_length=6)]), "CF903", "never wrapped"),
         (broken(references=[reference(prompt_length=9)]), "CF903", "convolution kernel"),
         (broken(bf16=None), "CF903", "bf16 was not run"),
@@ -131,6 +136,42 @@ def test_what_is_not_known_is_undecided(data, code, words):
     verdict, findings = judge_code(data)
     assert verdict.status == "undecided"
     assert any(f.code == code and words in f.message for f in findings)
+
+
+def test_acceptance_given_away_is_a_warning_and_no_failure():
+    first = {"prompt": 5, "round": 7, "committed": 2, "agreed": 6}
+    oracle = tally("chain", rounds_followed=30, rounds_short=4, short=[first])
+    situations = tally("chain", "situations", rounds_followed=10, rounds_short=1, short=[{**first, "prompt": 500}])
+    verdict, findings = judge_code(broken(modes=[oracle, situations, tally("tree-32")]))
+    assert verdict.status == "passed"
+    (finding,) = [finding for finding in findings if finding.code == "CF918"]
+    assert finding.level == "warning"
+    assert finding.message == (
+        "chain accepts fewer tokens than the target agrees with in 5 of 40 rounds, first in round 7 of prompt 5 "
+        "(2 of 6)"
+    )
+
+
+def test_results_without_accepted_lengths_are_noted_but_for_a_draft_s_own_loop():
+    silent = [tally("chain", lengths_compared=0), tally("tree-32"), tally("loop", lengths_compared=0)]
+    exercised = {**GOOD.exercised, "loop": GOOD.exercised["chain"]}
+    verdict, findings = judge_code(broken(modes=silent, exercised=exercised))
+    assert verdict.status == "passed"
+    assert [finding.message for finding in findings if finding.code == "CF919"] == [
+        "chain: the result holds no accepted lengths, so none were compared with those seen"
+    ]
+
+
+def test_every_field_and_every_argument_is_told_once():
+    entry = {"prompt": 3, "field": "num_output_tokens", "claimed": "48", "seen": "24 seen"}
+    fields = [entry, {**entry, "prompt": 4}, {**entry, "field": "decode_rounds"}]
+    changed = [{"prompt": 1, "where": "", "what": "input_ids[1] is 0 instead of 7"}] * 2
+    _, findings = judge_code(broken(modes=[tally("chain", fields=fields, changed=changed), tally("tree-32")]))
+    assert sorted(finding.message for finding in findings if finding.code == "CF901") == [
+        "chain (oracle): decode_rounds of the result is 48 on prompt 3, 24 seen",
+        "chain (oracle): num_output_tokens of the result is 48 on prompt 3, 24 seen",
+        "chain (oracle): the call changes its caller's arguments: behind prompt 1 input_ids[1] is 0 instead of 7",
+    ]
 
 
 def test_a_reduced_run_says_so():

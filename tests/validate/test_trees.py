@@ -37,6 +37,7 @@ def measured(made: Bench, prompts: int = 4) -> CodeData:
 def test_the_right_tree_agrees_everywhere_and_exercises_everything(variant):
     made = bench(variant())
     data = measured(made)
+    assert [f.code for f in judge_code(data)[1] if f.code in ("CF901", "CF918", "CF919")] == []
     assert made.tree.stubbed == ("telemetry",)
     assert made.tree.loader == "AutoModelForCausalLM"
     for tally in data.modes:
@@ -74,12 +75,37 @@ def test_every_planted_fault_is_caught(variant):
         ("mask in prompt", "mask token in the prompt"),
         ("stops needed", "TypeError"),
         ("claims more", "the tree claims"),
+        ("first token no stop", "first token is a stop"),
+        ("later stops ignored", "stop token in a later round"),
+        ("stops behind paths forgotten", "stop token behind an accepted path"),
+        ("last four stops", "stop token in a later round"),
+        ("first four stops", "first token is a stop"),
+        ("four tokens at least", "length limit of 1"),
+        ("two tokens at least", "length limit of 1"),
+        ("lengths scaled", "acceptance_lengths of the result is list of"),
+        ("new tokens doubled", "num_output_tokens of the result is 48 on prompt 0, 24 seen"),
+        ("prompt miscounted", "num_input_tokens of the result is 5 on prompt 0, 2 seen"),
+        ("rounds halved", "decode_rounds of the result is"),
+        ("baseline miscounted", "plain (none): num_output_tokens of the result is 25 on prompt 0, 24 seen"),
+        ("prompt overwritten", "behind prompt 0 input_ids[1] is"),
+        ("stops appended", "behind prompt 0 stop_token_ids has 1 entries instead of 0"),
     ],
 )
 def test_a_wrong_tree_fails(variant, name, seen):
     verdict, findings = judge_code(measured(bench(variant(name)), prompts=2))
     assert verdict.status == "failed"
     assert any(seen in finding.message for finding in findings), [finding.message for finding in findings]
+
+
+def test_acceptance_that_is_given_away_is_a_warning_with_counts(variant):
+    data = measured(bench(variant("acceptance capped")), prompts=2)
+    warnings = {f.details["mode"]: f for f in judge_code(data)[1] if f.code == "CF918"}
+    assert set(warnings) == {"chain", "tree-16"}
+    assert all(finding.level == "warning" for finding in warnings.values())
+    assert " rounds, first in round 2 of prompt " in warnings["chain"].message
+    details = warnings["chain"].details
+    assert 0 < details["short"] < details["rounds"]
+    assert details["first"]["committed"] == 2 < details["first"]["agreed"]
 
 
 def test_the_first_difference_names_layer_and_tensor(variant):

@@ -69,7 +69,8 @@ def generate(model, target, prompt, mask_token_id, limit, block_size, stops, bud
     new = tokens[prompt.shape[1] :][:limit]
     end = next((i + 1 for i, token in enumerate(new) if token in (stops or ())), len(new))
     output_ids = torch.tensor([[*prompt[0].tolist(), *new[:end]]])
-    return SimpleNamespace(output_ids=output_ids, acceptance_lengths=lengths)
+    counts = {"num_input_tokens": prompt.shape[1], "num_output_tokens": end, "decode_rounds": len(lengths)}
+    return SimpleNamespace(output_ids=output_ids, acceptance_lengths=lengths, **counts)
 
 
 def draft_tree(root, ranked, budget):
