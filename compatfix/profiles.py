@@ -247,12 +247,16 @@ class Package:
 
 @dataclass(frozen=True)
 class Device:
-    """A place that weights could live in. `given` is true for one named by the user and not seen here."""
+    """A place that weights could live in. `given` is true for one named by the user and not seen here.
+
+    `free` is what is free of its `bytes` now, None where nobody asked.
+    """
 
     name: str
     kind: str
     bytes: int
     given: bool = False
+    free: int | None = None
 
 
 @dataclass(frozen=True)

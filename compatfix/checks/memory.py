@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compatfix.checks.finding import PATCH, found
-from compatfix.introspect.memory import gigabytes
+from compatfix.memory_plan import gigabytes
 from compatfix.model import Finding
 from compatfix.profiles import Inspection
 

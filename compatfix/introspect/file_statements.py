@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compatfix.introspect.memory import count_of, gigabytes
+from compatfix.memory_plan import count_of, gigabytes
 from compatfix.model import Evidence, Statement
 from compatfix.profiles import CheckpointProfile, DraftProfile, TokenizerProfile
 

@@ -11,7 +11,8 @@ import pytest
 from compatfix.checks import run_checks
 from compatfix.introspect.draft import default_layer_ids, read_draft
 from compatfix.introspect.job import run
-from compatfix.introspect.memory import gigabytes, plan_memory
+from compatfix.introspect.memory import plan_memory
+from compatfix.memory_plan import gigabytes
 from compatfix.profiles import Device, Inspection
 from compatfix.serial import from_plain, to_plain
 from compatfix.worker import JobError
