@@ -23,6 +23,7 @@ from compatfix.model import Finding, Level, PatchPlan, Report, Scope
 if TYPE_CHECKING:
     from compatfix.attest.fingerprint import Used
     from compatfix.diagnose.front import DiagnoseOptions
+    from compatfix.doctor.front import DoctorOptions
     from compatfix.process import OnStep
     from compatfix.report.baseline import Baseline
 
@@ -31,6 +32,7 @@ __all__ = [
     "blocking",
     "conclusion",
     "diagnose",
+    "doctor",
     "gate",
     "green",
     "inspect",
@@ -194,6 +196,23 @@ def diagnose(
     with at.errors():
         report = at.named(diagnosed(root, target_path, draft_path, chosen, patched=patched, on_step=on_step))
     return started.stamp(replace(report, subject={"tree": str(tree), **report.subject}))
+
+
+def doctor(
+    target: str | Path | None = None,
+    *,
+    draft: str | Path | None = None,
+    options: DoctorOptions | None = None,
+    on_step: OnStep = _silent,
+) -> Report:
+    """Whether the environment is fit, for `target` or in general: packages, fast paths, attention, devices, memory.
+
+    Raises: UsageError for bad input. Whatever the environment does is a finding.
+    """
+    from compatfix.doctor.front import DoctorOptions, doctored
+
+    started = Clock()
+    return started.stamp(doctored(_name(target), _name(draft), options or DoctorOptions(), on_step))
 
 
 def settle(

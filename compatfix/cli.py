@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from compatfix import __version__, answer_commands, diagnose_commands, report_commands
+from compatfix import __version__, answer_commands, diagnose_commands, doctor_commands, report_commands
 from compatfix.errors import UsageError
 from compatfix.options import (
     baseline_option,
@@ -341,6 +341,7 @@ def _start(cmd: tuple[str, ...]) -> None:
 main.add_command(answer_commands.explain)
 main.add_command(answer_commands.repro)
 main.add_command(diagnose_commands.diagnose)
+main.add_command(doctor_commands.doctor)
 main.add_command(report_commands.report)
 
 if __name__ == "__main__":

@@ -162,8 +162,8 @@ def unmeasured(scope: Scope, reason: str, next_step: str) -> ScopeVerdict:
 class Report:
     """Everything that one run found, ready for any renderer.
 
-    `kind` is "inspect", "patch", "validate", "gate" or "diagnose". `sections` holds the measured tables by name
-    ("losslessness", "faults", "bf16", "benchmark", "ladder", …) as JSON; their shapes are described in
+    `kind` is "inspect", "patch", "validate", "gate", "diagnose" or "doctor". `sections` holds the measured tables by
+    name ("losslessness", "faults", "bf16", "benchmark", "ladder", …) as JSON; their shapes are described in
     docs/report-schema.md. `required` are the scopes that had to pass; findings of level `fail_on` or graver count.
     """
 

@@ -12,18 +12,12 @@ import torch
 from torch import nn
 
 from compatfix.introspect.classes import Resolved
+from compatfix.packages import KERNEL_WORDS
 from compatfix.profiles import ClassProfile
 
 # Paths that published code or public notes take for granted; each is looked up in every class.
 USED_IN_CODE = ("model.embed_tokens", "model.language_model.embed_tokens", "lm_head")
 NAMED_IN_NOTES = ("model.language_model.model.embed_tokens",)
-# What a mixer's source calls, and the package that has a fast version of it.
-KERNEL_MARKS = {
-    "gated_delta_rule": "flash-linear-attention",
-    "selective_scan": "mamba-ssm",
-    "mamba_chunk_scan": "mamba-ssm",
-    "mamba2_chunk_scan": "mamba-ssm",
-}
 
 
 def build_skeleton(resolved: Resolved, dtype: str) -> Any:
@@ -103,7 +97,7 @@ def kernel_packages(model: Any, layers_path: str | None) -> tuple[str, ...]:
         elif {"A_log", "dt_bias"} & {name for name, _ in module.named_parameters(recurse=False)}:
             mixers.add(type(module))
     sources = "".join(_source(kind) for kind in mixers)
-    return tuple(sorted(wanted | {package for mark, package in KERNEL_MARKS.items() if mark in sources}))
+    return tuple(sorted(wanted | {package for word, package in KERNEL_WORDS.items() if word in sources}))
 
 
 def _source(kind: type[Any]) -> str:

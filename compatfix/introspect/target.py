@@ -36,16 +36,27 @@ def describe_target(
     config: Mapping[str, Any], path: str, progress: Progress, *, loader: str = CAUSAL, seed: int = 0
 ) -> TargetProfile:
     """Everything that can be known of a target without its weights. Raises JobError where it has no class here."""
-    full = _library_config(config, path)
-    try:
-        chosen = resolve(full, loader)
-    except NoClass as error:
-        raise JobError(f"{error}; {path} cannot be inspected with it (CF005)") from error
+    full, chosen = _resolved(config, path, loader)
     progress("building the skeleton")
     profile = _static_profile(config, full, chosen, path, progress)
     answers, tiny = _measure(full, chosen, seed, progress)
     strategy = next((a.value.get("strategy") for a in answers if a.probe == "strategy_is_exact" and a.value), None)
     return replace(profile, answers=answers, tiny=tiny, strategy=strategy, cache=_cache_profile(answers))
+
+
+def static_profile(config: Mapping[str, Any], path: str, progress: Progress, *, loader: str = CAUSAL) -> TargetProfile:
+    """What the meta device shows, without a tiny model: no answers, no strategy. Raises as describe_target does."""
+    full, chosen = _resolved(config, path, loader)
+    progress("building the skeleton")
+    return _static_profile(config, full, chosen, path, progress)
+
+
+def _resolved(config: Mapping[str, Any], path: str, loader: str) -> tuple[Any, Resolved]:
+    full = _library_config(config, path)
+    try:
+        return full, resolve(full, loader)
+    except NoClass as error:
+        raise JobError(f"{error}; {path} cannot be inspected with it (CF005)") from error
 
 
 def _library_config(config: Mapping[str, Any], path: str) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from compatfix.model import Report
+from compatfix.report.doctor_tables import doctor_tables
 from compatfix.report.table import Table
 from compatfix.report.timing import timing_tables
 
@@ -230,6 +231,7 @@ def _diagnosis(section: Mapping[str, Any]) -> Iterator[Table]:
 Build = Callable[[Any], Iterator[Table]]
 _BUILDERS: dict[str, Build] = {
     "diagnosis": _diagnosis,
+    "doctor": doctor_tables,
     "weights": _weights,
     "measured": timing_tables,
     "ladder": _ladder,

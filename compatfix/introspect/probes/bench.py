@@ -70,16 +70,22 @@ class Bench:
     def cache_class(self) -> Any:
         """The class of the cache that the model makes itself when it is given none."""
         with torch.inference_mode():
-            return cache_class_of(cache_of(self.model(input_ids=self.prompt, use_cache=True)))
+            return cache_class_of(cache_of(self.model(input_ids=self._moved(self.prompt), use_cache=True)))
 
     def forward(self, ids: torch.Tensor, cache: Any = None, **kwargs: Any) -> Any:
-        """One forward at the positions that follow what the cache holds."""
+        """One forward at the positions that follow what the cache holds, on the device where the model is."""
+        ids, kwargs = self._moved(ids), {name: self._moved(value) for name, value in kwargs.items()}
         if cache is None:
             return self.model(input_ids=ids, use_cache=kwargs.pop("use_cache", False), **kwargs)
         if "position_ids" not in kwargs:
             start = int(cache.get_seq_length())
-            kwargs["position_ids"] = torch.arange(start, start + ids.shape[1])[None]
+            kwargs["position_ids"] = torch.arange(start, start + ids.shape[1], device=ids.device)[None]
         return self.model(input_ids=ids, use_cache=True, **{self.argument: cache}, **kwargs)
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: self._moved(part) for name, part in value.items()}
+        return value.to(self.model.device) if isinstance(value, torch.Tensor) else value
 
     def prefill(self, ids: torch.Tensor | None = None) -> Any:
         cache = self.new_cache()

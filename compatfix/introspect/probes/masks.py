@@ -27,7 +27,7 @@ def tree_mask_reaches_every_layer(bench: Bench) -> Found:
     """
     failures: list[str] = []
     worst: Found | None = None
-    for form, mask in _mask_forms(bench):
+    for form, mask in tree_masks(bench):
         try:
             found = _with_mask(bench, form, mask)
         except Exception as error:
@@ -42,7 +42,7 @@ def tree_mask_reaches_every_layer(bench: Bench) -> Found:
 
 
 def _with_mask(bench: Bench, form: str, mask: Any) -> Found:
-    leaks, logit_leak = _leaks(bench, mask)
+    leaks, logit_leak = leaks_of(bench, mask)
     kinds = _kinds(bench)
     leaking = {kind: max(leaks[i] for i in range(len(leaks)) if kinds[i] == kind) for kind in dict.fromkeys(kinds)}
     limit = NOISE_FACTOR * max(bench.noise, 1e-7)
@@ -77,7 +77,7 @@ def bool_mask_is_right(bench: Bench) -> Found:
             for form, mask in (("bool", causal), ("float", additive(causal, bench.model.dtype))):
                 outcomes[attention][form] = _outcome(bench, attention, mask)
     finally:
-        _set_attention(bench.model, before)
+        set_attention(bench.model, before)
     gaps = [gap for forms in outcomes.values() for gap in [forms["bool"]] if isinstance(gap, float)]
     wrong = [name for name, forms in outcomes.items() if _is_wrong(bench, forms["bool"])]
     float_wrong = [name for name, forms in outcomes.items() if _is_wrong(bench, forms["float"])]
@@ -102,24 +102,28 @@ def ancestors() -> torch.Tensor:
     return matrix
 
 
-def _mask_forms(bench: Bench) -> list[tuple[str, Any]]:
+def tree_masks(bench: Bench, kind: str = "float") -> list[tuple[str, Any]]:
+    """The small tree's mask in every arrangement that a class may want, as "float" (additive) or "bool" masks."""
+
+    def form(allowed: torch.Tensor) -> torch.Tensor:
+        return allowed if kind == "bool" else additive(allowed, bench.model.dtype)
+
     past = torch.ones(len(PARENTS), PROMPT, dtype=torch.bool)
     allowed = torch.cat([past, ancestors()], dim=1)[None, None]
-    one = additive(allowed, bench.model.dtype)
-    forms: list[tuple[str, Any]] = [("one float mask", one)]
+    one = form(allowed)
+    masks: list[tuple[str, Any]] = [(f"one {kind} mask", one)]
     text = bench.model.config.get_text_config()
     types = set(getattr(text, "layer_types", None) or ())
     if len(types) > 1:
-        forms.append(("a dict of masks by layer type", dict.fromkeys(types, one)))
+        masks.append(("a dict of masks by layer type", dict.fromkeys(types, one)))
     window = getattr(text, "sliding_window", None)
     if isinstance(window, int):
-        cut = _within_window(allowed, window)
-        cut = additive(cut[..., -(window - 1 + len(PARENTS)) :], bench.model.dtype)
+        cut = form(_within_window(allowed, window)[..., -(window - 1 + len(PARENTS)) :])
         by_type = {kind: cut if "sliding" in kind else one for kind in types}
-        forms.append(
+        masks.append(
             ("masks by layer type, cut to the window", by_type) if types else ("a mask cut to the window", cut)
         )
-    return forms
+    return masks
 
 
 def _within_window(allowed: torch.Tensor, window: int) -> torch.Tensor:
@@ -131,34 +135,38 @@ def _within_window(allowed: torch.Tensor, window: int) -> torch.Tensor:
 
 def _path_difference(bench: Bench, mask: Any) -> float:
     """How far the logits of each leaf's path are from a plain forward over it."""
-    ids = _nodes(bench)
-    tree = _verify(bench, ids, mask, None)
-    worst = 0.0
+    return difference(verify_tree(bench, tree_nodes(bench), mask), path_logits(bench))
+
+
+def path_logits(bench: Bench) -> torch.Tensor:
+    """What the nodes' logits are to be: those of a plain forward over each node's root path, (nodes, vocabulary)."""
+    ids = tree_nodes(bench)
+    rows: dict[int, torch.Tensor] = {}
     for leaf in set(range(len(PARENTS))) - set(PARENTS):
         path = ancestors()[leaf].nonzero().flatten()
         plain = logits_of(bench.forward(torch.cat([bench.prompt, ids[:, path]], dim=1)))[PROMPT:]
-        worst = max(worst, difference(tree[path], plain))
-    return worst
+        rows |= dict(zip(path.tolist(), plain, strict=True))
+    return torch.stack([rows[node] for node in range(len(PARENTS))])
 
 
-def _nodes(bench: Bench) -> torch.Tensor:
+def tree_nodes(bench: Bench) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(1, len(bench.target.plain_tokens), (1, len(PARENTS)), generator=generator)
 
 
-def _leaks(bench: Bench, mask: Any) -> tuple[list[float], float]:
+def leaks_of(bench: Bench, mask: Any) -> tuple[list[float], float]:
     """The largest change of a blind node's output, for each decoder layer by itself and in the logits of the whole."""
-    ids = _nodes(bench)
+    ids = tree_nodes(bench)
     changed = ids.clone()
     changed[0, CHANGED] = changed[0, CHANGED] % (len(bench.target.plain_tokens) - 1) + 1
     blind = list(BLIND)
     before = _Recorder()
-    logits = _verify(bench, ids, mask, before)
+    logits = verify_tree(bench, ids, mask, before)
     after = _Recorder(before, blind)
-    _verify(bench, changed, mask, after)
+    verify_tree(bench, changed, mask, after)
     pairs = zip(before.outputs, after.outputs, strict=True)
     leaks = [difference(one[:, blind], two[:, blind]) for one, two in pairs]
-    return leaks, difference(logits[blind], _verify(bench, changed, mask, None)[blind])
+    return leaks, difference(logits[blind], verify_tree(bench, changed, mask)[blind])
 
 
 class _Recorder:
@@ -181,7 +189,7 @@ class _Recorder:
         self.outputs.append((output[0] if isinstance(output, tuple) else output).clone())
 
 
-def _verify(bench: Bench, ids: torch.Tensor, mask: Any, recorder: _Recorder | None) -> torch.Tensor:
+def verify_tree(bench: Bench, ids: torch.Tensor, mask: Any, recorder: _Recorder | None = None) -> torch.Tensor:
     positions = torch.tensor([[PROMPT + depth for depth in DEPTHS]])
     cache = bench.prefill()
     layers = bench.model.get_submodule(decoder_layers_path(bench.model) or "")
@@ -206,7 +214,7 @@ def _kinds(bench: Bench) -> list[str]:
 
 def _outcome(bench: Bench, attention: str, mask: torch.Tensor) -> float | str:
     try:
-        _set_attention(bench.model, attention)
+        set_attention(bench.model, attention)
         size = mask.shape[-1]
         logits = logits_of(bench.forward(bench.text[:, :size], attention_mask=mask))
         return difference(logits, bench.plain[:size])
@@ -218,7 +226,7 @@ def _is_wrong(bench: Bench, gap: float | str) -> bool:
     return isinstance(gap, float) and bench.judge(gap) is False
 
 
-def _set_attention(model: Any, attention: str) -> None:
+def set_attention(model: Any, attention: str) -> None:
     if hasattr(model, "set_attn_implementation"):
         model.set_attn_implementation(attention)
         return
