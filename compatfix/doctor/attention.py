@@ -138,7 +138,7 @@ def _tried(bench: Bench, reference: Reference, name: str, form: str) -> Trial:
 
 
 def _limit(bench: Bench) -> float:
-    return NOISE_FACTOR * max(bench.noise, 1e-7)
+    return NOISE_FACTOR * bench.floor
 
 
 @contextlib.contextmanager

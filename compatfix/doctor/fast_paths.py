@@ -19,6 +19,7 @@ from compatfix.introspect.tiny import TinyError
 from compatfix.introspect.words import one_line
 from compatfix.packages import BY_MODULE, KERNEL_WORDS, kernel_package
 
+NEW_TOKENS = 3
 # Who calls a kernel: layers, and torch on behalf of a module of a package.
 CALLERS = ("transformers", "torch")
 # What transformers and torch call besides kernels.
@@ -63,17 +64,20 @@ class Calls:
 
 
 def observe(bench: Bench) -> Observed:
-    """Watches what decoding is made of: a prefill, one token, several tokens on a filled cache."""
+    """Watches what decoding is made of: the library's own generation, then several tokens on a filled cache."""
     device = experiment_device()
     bench.model.to(device)
     calls, error = Calls(), None
     with torch.inference_mode(), calls:
         try:
-            cache = bench.prefill()
-            bench.forward(bench.block[:, :1], cache)
-            bench.forward(bench.block[:, 1:], cache)
+            bench.model.generate(bench.prompt.to(device), max_new_tokens=NEW_TOKENS, do_sample=False)
         except Exception as raised:
             error = raised
+        try:
+            bench.forward(bench.block, bench.prefill())
+        except Exception as raised:
+            # What a cache lacks is no fault of the environment; an exception in a kernel is.
+            error = error or (raised if culprit(raised) else None)
     wanted = kernel_packages(bench.model, decoder_layers_path(bench.model))
     paths, others = fast_paths(calls, bench.model, wanted)
     return Observed(

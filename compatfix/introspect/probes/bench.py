@@ -115,6 +115,11 @@ class Bench:
         return max(difference(self.steps, self.plain[PROMPT:]), difference(batch, self.plain))
 
     @functools.cached_property
+    def floor(self) -> float:
+        """The noise, and no less than a step of the dtype at the scale of the logits: differences of zero happen."""
+        return max(self.noise, float(self.plain.abs().max()) * torch.finfo(self.model.dtype).eps)
+
+    @functools.cached_property
     def other(self) -> float:
         """How far another token moves the logits that follow it: the size of a gross mistake."""
         changed = self.text.clone()
@@ -125,9 +130,7 @@ class Bench:
     def judge(self, found: float, fault: float | None = None) -> bool | None:
         """Whether `found` is noise. None where the planted fault is too faint for the experiment to tell."""
         fault = self.other if fault is None else fault
-        # Differences of exactly zero happen; the smallest step of float32 at this scale is noise in any case.
-        noise = max(self.noise, float(self.plain.abs().max()) * torch.finfo(torch.float32).eps)
-        if found > NOISE_FACTOR * noise:
+        if found > NOISE_FACTOR * self.floor:
             return False
         return True if found <= fault / FAULT_FACTOR else None
 
