@@ -199,20 +199,28 @@ def diagnose(
 
 
 def doctor(
-    target: str | Path | None = None,
+    target: Model | None = None,
     *,
-    draft: str | Path | None = None,
+    draft: Model | None = None,
     options: DoctorOptions | None = None,
     on_step: OnStep = _silent,
 ) -> Report:
     """Whether the environment is fit, for `target` or in general: packages, fast paths, attention, devices, memory.
 
-    Raises: UsageError for bad input. Whatever the environment does is a finding.
+    Models are directories or hub ids, as for `inspect`. Raises: UsageError for bad input. Whatever the environment
+    does is a finding.
     """
     from compatfix.doctor.front import DoctorOptions, doctored
 
-    started = Clock()
-    return started.stamp(doctored(_name(target), _name(draft), options or DoctorOptions(), on_step))
+    started, chosen = Clock(), options or DoctorOptions()
+    if target is None:
+        if draft is not None:
+            raise UsageError("--draft needs --target: what a draft costs is planned beside its target")
+        return started.stamp(doctored(None, None, chosen, on_step))
+    at = places(target, draft, on_step=on_step)
+    with at.errors():
+        report = doctored(*at.paths, chosen, on_step)
+    return started.stamp(at.named(replace(report, next_step=f"compatfix gate TREE {at.options} --patch copy")))
 
 
 def settle(

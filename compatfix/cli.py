@@ -91,6 +91,7 @@ def main() -> None:
     """Will this speculative-decoding code run on that target, and will its text be right?
 
     \b
+    compatfix doctor --target MODEL    whether this environment is fit for the target
     compatfix inspect MODEL            what the target is and what stands in the way
     compatfix patch TREE               rewrite the code, reviewable and undoable
     compatfix gate TREE --target MODEL prove it by scope before GPU-hours are spent

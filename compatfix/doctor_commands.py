@@ -21,7 +21,7 @@ from compatfix.running import show, shown_progress, worker_options
 
 
 @click.command()
-@click.option("--target", metavar="MODEL", help="Directory of the target model; only its config is read.")
+@click.option("--target", metavar="MODEL", help="Directory or hub id of the target.")
 @draft_option
 @click.option("--context", type=click.IntRange(1), default=4096, show_default=True, help="Tokens, for memory.")
 @click.option("--tree-budget", type=click.IntRange(0), default=64, show_default=True, help="Nodes, for memory.")

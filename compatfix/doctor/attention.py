@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from compatfix.doctor.facts import Attention, Trial
+from compatfix.doctor.facts import EAGER, PLAIN, Attention, Trial
 from compatfix.doctor.machine import experiment_device
 from compatfix.introspect.probes.bench import NOISE_FACTOR, Bench, difference
 from compatfix.introspect.probes.masks import (
@@ -28,7 +28,6 @@ from compatfix.introspect.probes.masks import (
 )
 from compatfix.introspect.words import one_line
 
-PLAIN, EAGER = "plain decoding over the root paths", "eager attention"
 KNOWN = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 FORMS = ("float", "bool")
 

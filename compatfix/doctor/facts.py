@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from compatfix.profiles import Device, TargetProfile
 
+# What a tree's logits are held against.
+PLAIN, EAGER = "plain decoding over the root paths", "eager attention"
+
 
 @dataclass(frozen=True)
 class Health:

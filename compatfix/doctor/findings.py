@@ -99,7 +99,7 @@ def memory(examined: Examined) -> Iterator[Finding]:
         return
     details = {"bytes": plan.total, "rooms": {room.where: room.short for room in plan.rooms}}
     if plan.fits is None:
-        fix = f"shorten the context (--context, now {plan.context}), quantise, or use a larger or another device"
+        fix = f"use a larger device or several, quantise, or shorten the context (--context, now {plan.context})"
         room = max(entry.free for entry in plan.rooms) if plan.rooms else 0
         everything = int(sum(device.free or 0 for device in machine.devices) * (1 - RESERVE))
         message = plan.verdict

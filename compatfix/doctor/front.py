@@ -73,7 +73,6 @@ def report_of(subject: Mapping[str, Any], examined: Examined) -> Report:
         statements=statements_of(examined),
         findings=findings_of(examined),
         sections={"doctor": _section(examined)},
-        next_step=f"compatfix gate TREE --target {subject['target']} --patch copy" if "target" in subject else None,
     )
 
 
@@ -110,8 +109,6 @@ def _check_input(target: str | None, draft: str | None) -> DraftProfile | None:
     from compatfix.introspect.configfile import read_target_config
     from compatfix.introspect.draft import read_draft
 
-    if draft is not None and target is None:
-        raise UsageError("--draft needs --target: what a draft costs is planned beside its target")
     if target is not None:
         read_target_config(target)
     if draft is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compatfix.doctor.examined import Examined
-from compatfix.doctor.facts import FastPath
+from compatfix.doctor.facts import EAGER, FastPath
 from compatfix.doctor.findings import OWN_CODE
 from compatfix.memory_plan import gigabytes
 from compatfix.model import Statement
@@ -71,7 +71,10 @@ def _attention(examined: Examined) -> Iterator[Statement]:
         text = "no layer keeps siblings apart even under eager attention: no implementation can honour a tree mask here"
         yield Statement(topic, "reference", text, "measured")
     else:
-        yield Statement(topic, "reference", f"held against {attention.reference}", "measured", attention.reference)
+        text = f"held against {attention.reference}"
+        if attention.reference == EAGER:
+            text += ": recurrent layers take no mask, whatever the attention is (CF301)"
+        yield Statement(topic, "reference", text, "measured", attention.reference)
 
 
 def _memory(examined: Examined) -> Iterator[Statement]:

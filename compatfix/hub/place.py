@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from compatfix.errors import UsageError
-from compatfix.introspect.memory import gigabytes
+from compatfix.memory_plan import gigabytes
 from compatfix.model import Report, Statement
 
 _SHOWN = 5

@@ -223,7 +223,7 @@ class _Resolving:
 
     def _not_here(self, listing: Listing, contents: Contents) -> str:
         """Which command fetches the weights, and how much that is."""
-        from compatfix.introspect.memory import gigabytes
+        from compatfix.memory_plan import gigabytes
 
         if not contents.weights:
             return f"{self.asked.repo} has no weights on the hub, and real weights are asked for"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from compatfix.doctor.attention import EAGER, PLAIN, implementations, try_attention
-from compatfix.doctor.facts import Attention, Trial
+from compatfix.doctor.attention import implementations, try_attention
+from compatfix.doctor.facts import EAGER, PLAIN, Attention, Trial
 from compatfix.introspect.classes import config_from_dict, resolve
 from compatfix.introspect.probes import Bench
 from compatfix.introspect.tiny import build_tiny_target
@@ -105,6 +105,7 @@ def test_one_that_is_not_installed_says_so(common: Bench) -> None:
         assert trial.state == "not installed"
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called", "ignore:_compile flag")
 def test_one_that_compiles_is_run_without(common: Bench) -> None:
     before = torch.compile
     trials = by_form(try_attention(common, ("flex_attention",), "sdpa"), "flex_attention")

@@ -29,7 +29,9 @@ print("MODULES", *sys.modules, file=sys.stderr)
     return set(done.stderr.split("MODULES")[1].split())
 
 
-@pytest.mark.parametrize("args", [("--help",), ("rules",), ("explain", "CF203"), ("gate", "--help")], ids=" ".join)
+@pytest.mark.parametrize(
+    "args", [("--help",), ("rules",), ("explain", "CF203"), ("gate", "--help"), ("doctor", "--help")], ids=" ".join
+)
 def test_the_front_starts_without_heavy_imports(args):
     assert not imports(*args) & {"torch", "transformers", "numpy", "libcst"}
 
@@ -41,7 +43,7 @@ def test_help_imports_nothing_that_it_does_not_need():
 def test_help_names_every_command(compatfix):
     run = compatfix("--help")
     assert run.code == 0
-    for command in ("inspect", "patch", "undo", "rules", "explain", "repro", "validate", "gate"):
+    for command in ("inspect", "patch", "undo", "rules", "explain", "repro", "validate", "gate", "doctor"):
         assert f"\n  {command} " in run.out
 
 

@@ -84,6 +84,15 @@ def test_one_line_and_exit_2(hub, compatfix, command, words):
     assert run.stderr.count("\n") == 1
 
 
+def test_doctor_of_a_target_on_the_hub(hub, compatfix):
+    commit = hub.repository("org/target", {**SHARDS, "config.json": config_of("qwen3-8b")}).revisions["main"]
+    run = compatfix("doctor", "--target", "org/target", "--format", "json")
+    report = json.loads(run.stdout)
+    assert (report["subject"]["target"], report["subject"]["target commit"]) == ("org/target", commit)
+    assert report["sections"]["doctor"]["observed"]["class_name"] == "Qwen3ForCausalLM"
+    assert report["next_step"] == "compatfix gate TREE --target org/target --patch copy"
+
+
 def test_offline_is_the_librarys_own_variable(hub, compatfix):
     run = compatfix("inspect", "org/single", HF_HUB_OFFLINE="1")
     assert (run.returncode, hub.log) == (2, [])
