@@ -35,9 +35,10 @@ class ValidationOptions:
     `texts` are the prompts for real weights; without any, a few of the tool's own. Each is timed `repetitions` times
     in every mode, 0 for not at all.
     `long_run` above 0 is the length of one more text per mode, on the tiny model.
+    `dtype`, `attn`, `device` and `device_map` are what the user's own run is started with; `values` fill a slice.
     """
 
-    on: Literal["tiny", "weights"] = "tiny"
+    on: Literal["tiny", "slice", "weights"] = "tiny"
     prompts: int = 24
     tokens: int = 64
     budgets: tuple[int, ...] = (32, 64)
@@ -55,6 +56,11 @@ class ValidationOptions:
     results: tuple[str, ...] = ()
     repetitions: int = 3
     long_run: int = 0
+    dtype: str | None = None
+    attn: str | None = None
+    device: str | None = None
+    device_map: str | None = None
+    values: Literal["random", "checkpoint"] = "random"
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ def gated(
     """Judges the tree on disk, or a patched copy of it, or the tree patched in place."""
     from compatfix.rewrites import apply, copy_tree, plan
 
-    check_input(target, draft, options.on)
+    check_input(target, draft, options.on, options.values)
     planned = plan(root, select=rules.select, ignore=rules.ignore)
     planned = replace(planned, unfixed=tuple(_with_source(root, _weighed(root, f)) for f in planned.unfixed))
     broken = [finding for finding in planned.unfixed if finding.code == "CF908" and finding.level == "error"]
@@ -122,7 +128,7 @@ def judge(
     from compatfix.validate.plan import ValidateRequest, validate
     from compatfix.validate.timing_statements import what_was_timed
 
-    check_input(target, draft, options.on)
+    check_input(target, draft, options.on, options.values)
     request = ValidateRequest(
         tree=str(root),
         target=target,
@@ -145,6 +151,11 @@ def judge(
         results=options.results,
         repetitions=options.repetitions,
         long_run=options.long_run,
+        dtype=options.dtype,
+        attn=options.attn,
+        device=options.device,
+        device_map=options.device_map,
+        values=options.values,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
     before = tree_state(root)
@@ -215,16 +226,18 @@ def _how_it_drifted(sections: Mapping[str, Any]) -> tuple[Statement, ...]:
     return (Statement("what was run", "long run", praise_long_run(section), "measured", section["modes"]),)
 
 
-def check_input(target: str, draft: str | None, on: str) -> None:
+def check_input(target: str, draft: str | None, on: str, values: str = "random") -> None:
     """Bad directories and configs, and checkpoints that cannot be loaded, are told before torch is imported."""
     from compatfix.introspect.configfile import read_config, read_target_config
-    from compatfix.validate.checkpoint import check_checkpoint
+    from compatfix.validate.checkpoint import check_checkpoint, check_slice
 
     read_target_config(target)
     if draft is not None:
         read_config(draft)
     if on == "weights":
         check_checkpoint(target, draft)
+    if on == "slice":
+        check_slice(target, values)
 
 
 class _Inspection:

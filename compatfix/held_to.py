@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from compatfix.errors import UsageError
+from compatfix.model import SCOPES
 
 if TYPE_CHECKING:
     from compatfix.model import Level, Scope
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 def required_scopes(options: dict[str, Any]) -> tuple[Scope, ...]:
     """The scopes of --require; those that cannot pass in this run are refused before anything is measured."""
     required: tuple[Scope, ...] = options.pop("require")
-    measurable = {"tiny": ("code",), "weights": ("code", "weights", "draft", "speed")}[options["on"]]
+    measurable = {"tiny": ("code",), "slice": ("code", "kernels"), "weights": SCOPES}[options["on"]]
     for scope in required:
         if scope not in measurable:
-            how = "use --on weights" if scope != "kernels" else "this version does not measure it"
+            how = "use --on weights" if scope != "kernels" else "use --on slice or --on weights"
             raise UsageError(f"scope {scope} cannot pass with --on {options['on']}: {how}")
     return required
 

@@ -192,6 +192,33 @@ entry_options = several(
         help="Where an entry point's result holds the output ids; :new if they come without the prompt. Repeatable.",
     ),
 )
+# For a model that is not tiny: what the user's own run is started with.
+placing_options = several(
+    click.option(
+        "--dtype",
+        type=click.Choice(["bfloat16", "float16", "float32"]),
+        help="With --on slice or weights; default: as the checkpoint is stored.",
+    ),
+    click.option(
+        "--attn", metavar="NAME", help="With --on slice or weights: attention implementation (eager, sdpa, …)."
+    ),
+    click.option(
+        "--device", metavar="NAME", help="With --on slice or weights: cuda, cuda:1, mps, cpu; default: the best."
+    ),
+    click.option(
+        "--device-map",
+        metavar="MAP",
+        help="With --on weights: spread the target over devices; auto, balanced, or accelerate's map as JSON.",
+    ),
+    click.option(
+        "--slice-values",
+        "values",
+        type=click.Choice(["random", "checkpoint"]),
+        default="random",
+        show_default=True,
+        help="With --on slice: what fills its layers.",
+    ),
+)
 long_run_option = click.option(
     "--long-run",
     type=click.IntRange(64),

@@ -28,9 +28,22 @@ def validation_settings(options: dict[str, Any]) -> ValidationOptions:
         raise UsageError("--prompt-file needs --on weights: a tiny random model has no language to be prompted in")
     if options["prompts"] < SMALLEST_RUN[0] or options["tokens"] < SMALLEST_RUN[1]:
         click.echo(f"this run cannot pass scope code: {AT_LEAST}", err=True)
+    _check_placing(options)
     texts = () if prompt_file is None else read_prompts(prompt_file)
     options["long_run"] = options["long_run"] or 0
     return ValidationOptions(**worker_options(options), texts=texts)
+
+
+def _check_placing(options: dict[str, Any]) -> None:
+    """Options that the kind of model in hand would not heed are refused."""
+    on = options["on"]
+    for name in ("dtype", "attn", "device"):
+        if options[name] is not None and on == "tiny":
+            raise UsageError(f"--{name} needs --on slice or --on weights: the tiny model is judged in float32 and bf16")
+    if options["device_map"] is not None and (on != "weights" or options["device"] is not None):
+        raise UsageError("--device-map needs --on weights, and no --device")
+    if options["values"] != "random" and on != "slice":
+        raise UsageError("--slice-values needs --on slice")
 
 
 def worker_options(options: dict[str, Any]) -> dict[str, Any]:

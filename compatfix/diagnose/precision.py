@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from compatfix.diagnose.pair import Pair, swapped
 from compatfix.diagnose.toggle import NotHere, Suspect, Toggle
+from compatfix.validate.devices import free_bytes, input_device
 from compatfix.validate.watch import Tamper, Watch
 
 GIB = 1 << 30
@@ -66,20 +66,10 @@ def _both(pair: Pair) -> Iterator[None]:
 def _wide(model: nn.Module, directory: Path) -> AbstractContextManager[None]:
     """The checkpoint's own values in float32, as far as it has them. Raises NotHere where memory does not hold them."""
     needed = 4 * sum(parameter.numel() for parameter in model.parameters())
-    free = free_bytes(next(model.parameters()).device)
+    free = free_bytes(input_device(model))
     if free is not None and needed > free:
         raise NotHere(f"a float32 copy needs {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB are free")
     wide: Any = type(model).from_pretrained(directory, dtype=torch.float32, local_files_only=True)  # type: ignore[attr-defined]
     values = dict(wide.named_parameters())
     own = {name: parameter for name, parameter in model.named_parameters() if name in values}
     return swapped({name: (parameter, values[name].data.to(parameter.device)) for name, parameter in own.items()})
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on the device; None where the system does not say."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None

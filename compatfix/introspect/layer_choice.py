@@ -50,19 +50,23 @@ class LayerChoice:
         return self.layers == tuple(range(len(self.layers)))
 
 
-def choose_layers(config: Mapping[str, Any], depth: int) -> LayerChoice:
-    """Keeps every kind of layer: whole periods of the pattern where there is one, else one layer of each kind."""
+def choose_layers(config: Mapping[str, Any], depth: int, *, repeats: bool = True) -> LayerChoice:
+    """Keeps every kind of layer: whole periods of the pattern where there is one, else one layer of each kind.
+
+    Without `repeats` a pattern is kept once, and layers that are all alike twice.
+    """
     signatures = _signatures(config, depth)
     kinds = len(set(signatures))
     period = _period(signatures)
     if period is not None and period <= MAX_PERIOD:
-        count = period if period > MAX_LAYERS // 2 else MAX_LAYERS // period * period
+        count = period if period > MAX_LAYERS // 2 or not repeats else MAX_LAYERS // period * period
         if kinds == 1:
-            count = MIN_LAYERS
+            count = MIN_LAYERS if repeats else 2
         return LayerChoice(tuple(range(min(count, depth))), period, kinds)
     prefix = _shortest_prefix_with_all(signatures)
     if prefix <= MAX_LAYERS:
-        return LayerChoice(tuple(range(min(max(prefix, MIN_LAYERS), depth))), None, kinds)
+        least = MIN_LAYERS if repeats else 2
+        return LayerChoice(tuple(range(min(max(prefix, least), depth))), None, kinds)
     firsts = dict.fromkeys(signatures)
     return LayerChoice(tuple(signatures.index(signature) for signature in firsts), None, kinds)
 

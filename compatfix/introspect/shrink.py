@@ -94,28 +94,20 @@ def shrink_config(config: Mapping[str, Any], *, vocab: int = VOCAB) -> Shrunk:
     tiny = copy.deepcopy(dict(config))
     ledger = Ledger()
     text = text_part(tiny)
-    real = {"hidden": _require(text, HIDDEN_NAMES), "depth": _require(text, DEPTH_NAMES), "vocab": text["vocab_size"]}
+    real = {"hidden": require(text, HIDDEN_NAMES), "depth": require(text, DEPTH_NAMES), "vocab": text["vocab_size"]}
     token_ids, mask_token_id = _token_map(tiny, vocab)
-    choice = _shrink_depth(text, real["depth"], ledger)
+    choice = shrink_depth(text, real["depth"], ledger)
     shrink_text(text, ledger)
     text["vocab_size"] = vocab
-    hidden = _require(text, HIDDEN_NAMES)
+    hidden = require(text, HIDDEN_NAMES)
     size = {"hidden": hidden, "depth": len(choice.layers), "vocab": vocab}
     ledger.lose("width", f"hidden size {real['hidden']} → {hidden}", [real["hidden"], hidden])
     ledger.lose("vocabulary", f"vocabulary {real['vocab']} → {vocab}; special ids moved", [real["vocab"], vocab])
     if tiny is not text:
         _shrink_wrapper(tiny, text, hidden, ledger)
     _move_tokens(tiny, token_ids)
-    _drop_quantisation(tiny, ledger)
+    drop_quantisation(tiny, ledger)
     return Shrunk(tiny, choice.layers, token_ids, mask_token_id, real, size, tuple(ledger.kept), tuple(ledger.lost))
-
-
-def shallow_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config at its real widths with few layers: whole patterns of layer kinds, as the tiny config keeps them."""
-    shallow = copy.deepcopy(dict(config))
-    text = text_part(shallow)
-    _shrink_depth(text, _require(text, DEPTH_NAMES), Ledger())
-    return shallow
 
 
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +138,8 @@ def shrink_text(text: dict[str, Any], ledger: Ledger, *, hidden: int | None = No
             ledger.keep(name, f"convolution kernel {text[name]}", text[name])
 
 
-def _shrink_depth(text: dict[str, Any], depth: int, ledger: Ledger) -> LayerChoice:
-    choice = choose_layers(text, depth)
+def shrink_depth(text: dict[str, Any], depth: int, ledger: Ledger, *, repeats: bool = True) -> LayerChoice:
+    choice = choose_layers(text, depth, repeats=repeats)
     count = len(choice.layers)
     for name, values in list(per_layer_lists(text, depth)):
         text[name] = [values[i] for i in choice.layers]
@@ -247,7 +239,7 @@ def _shrink_linear_heads(text: dict[str, Any], ledger: Ledger) -> None:
 
 def _shrink_mamba(text: dict[str, Any]) -> None:
     """Inner width = heads × head size, in whichever of the fields the config has."""
-    hidden = _require(text, HIDDEN_NAMES)
+    hidden = require(text, HIDDEN_NAMES)
     heads_name = next((n for n in ("mamba_n_heads", "mamba_num_heads") if isinstance(text.get(n), int)), None)
     if heads_name is None:
         return
@@ -278,7 +270,7 @@ def _shrink_experts(text: dict[str, Any], ledger: Ledger) -> None:
 
 
 def _shrink_rope(text: dict[str, Any], ledger: Ledger) -> None:
-    head_dim = text.get("head_dim") or _require(text, HIDDEN_NAMES) // (_get(text, HEAD_NAMES) or 1)
+    head_dim = text.get("head_dim") or require(text, HIDDEN_NAMES) // (_get(text, HEAD_NAMES) or 1)
     scaled = False
     for name in ("rope_parameters", "rope_scaling"):
         rope = text.get(name)
@@ -371,7 +363,7 @@ def _token_fields(config: dict[str, Any]) -> list[tuple[dict[str, Any], str, lis
     return found
 
 
-def _drop_quantisation(config: dict[str, Any], ledger: Ledger) -> None:
+def drop_quantisation(config: dict[str, Any], ledger: Ledger) -> None:
     for part in (config, text_part(config)):
         if part.pop("quantization_config", None) is not None:
             ledger.lose("quantisation", "the quantisation of the weights")
@@ -384,7 +376,7 @@ def _get(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _require(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
+def require(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
     value = _get(config, names)
     if value is None:
         raise ValueError(f"the config has no {names[0]}")

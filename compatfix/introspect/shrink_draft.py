@@ -41,7 +41,7 @@ def shrink_draft(draft: Mapping[str, Any], tiny: Shrunk, *, mask_token_id: int |
     shrink_text(config, ledger, hidden=tiny.size["hidden"], window=max(MAX_BLOCK, block_size) + 8)
     config["vocab_size"] = tiny.size["vocab"]
     config["num_target_layers"] = tiny.size["depth"]
-    ids = _move_ids(config, tiny, ledger)
+    ids = _move_ids(config, tiny.real["depth"], tiny.size["depth"], ledger)
     holder = _holder(config, "mask_token_id")
     if holder is not None:
         holder["mask_token_id"] = mask
@@ -50,6 +50,19 @@ def shrink_draft(draft: Mapping[str, Any], tiny: Shrunk, *, mask_token_id: int |
         if isinstance(config.get(name), int):
             config[name] = tiny.token_ids.get(config[name])
     return TinyDraft(config, block_size, mask, ids, (*ledger.kept, *ledger.lost))
+
+
+def draft_for_slice(draft: Mapping[str, Any], layers: int, depth: int) -> TinyDraft:
+    """The draft at its real widths for a target cut to `layers` of `depth`: few layers, layer ids moved."""
+    config = copy.deepcopy(dict(draft))
+    ledger = Ledger()
+    block = next((h["block_size"] for h in (config, config.get(NESTED) or {}) if h.get("block_size")), MAX_BLOCK)
+    _shrink_layers(config, ledger)
+    config["num_target_layers"] = layers
+    ids = _move_ids(config, depth, layers, ledger)
+    holder = _holder(config, "mask_token_id")
+    mask = int(holder["mask_token_id"]) if holder else 0
+    return TinyDraft(config, int(block), mask, ids, (*ledger.kept, *ledger.lost))
 
 
 def _holder(config: dict[str, Any], name: str) -> dict[str, Any] | None:
@@ -93,12 +106,12 @@ def _shrink_layers(config: dict[str, Any], ledger: Ledger) -> None:
     ledger.lose("draft.depth", f"draft depth {depth} → {len(chosen)}", [depth, len(chosen)])
 
 
-def _move_ids(config: dict[str, Any], tiny: Shrunk, ledger: Ledger) -> tuple[int, ...] | None:
+def _move_ids(config: dict[str, Any], depth: int, tiny_depth: int, ledger: Ledger) -> tuple[int, ...] | None:
     holder = _holder(config, "target_layer_ids")
     if holder is None:
         return None
     real = [int(i) for i in holder["target_layer_ids"]]
-    moved = move_layer_ids(real, tiny.real["depth"], tiny.size["depth"])
+    moved = move_layer_ids(real, depth, tiny_depth)
     holder["target_layer_ids"] = list(moved)
     ledger.lose("draft.target_layer_ids", f"layer ids {real} → {list(moved)}, same relative depth", list(moved))
     return moved

@@ -11,8 +11,8 @@ import torch
 
 from compatfix.introspect.caches import cache_class_of, cache_of, layer_types_of, layers_of
 from compatfix.introspect.classes import Resolved
-from compatfix.introspect.shrink import shallow_config
 from compatfix.introspect.skeleton import build_skeleton
+from compatfix.introspect.slices import slice_of
 from compatfix.profiles import StateProfile
 
 TOKENS = 2
@@ -27,7 +27,7 @@ def count_states(resolved: Resolved, dtype: str) -> StateProfile:
     """
     wanted = getattr(torch, dtype, torch.float32)
     try:
-        config = type(resolved.config).from_dict(shallow_config(resolved.config.to_dict()))
+        config = type(resolved.config).from_dict(slice_of(resolved.config.to_dict()).config)
         shallow = build_skeleton(replace(resolved, config=config), dtype)
         ids = torch.zeros(1, TOKENS, dtype=torch.long, device="meta")
         with torch.inference_mode():

@@ -26,7 +26,7 @@ QUERY_NORMS = ("q_norm", "q_layernorm", "query_layernorm")
 
 def reinitialise(model: Any, seed: int, silent_tokens: Iterable[int] = ()) -> None:
     """Fills every parameter from `seed`; `silent_tokens` get logits near zero and so are never the largest."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(next(model.parameters()).device).manual_seed(seed)
     head = model.get_output_embeddings()
     embedding = model.get_input_embeddings()
     tied = head is not None and head.weight is embedding.weight
@@ -48,7 +48,9 @@ def reinitialise(model: Any, seed: int, silent_tokens: Iterable[int] = ()) -> No
 def _fill(module: nn.Module, path: str, name: str, parameter: torch.Tensor, generator: torch.Generator) -> None:
     if name == "A_log":
         # Decays of 0.5 % to 15 % a step: states that remember a whole prompt.
-        parameter.copy_((torch.rand(parameter.shape, generator=generator) * 0.15 + 0.005).log())
+        parameter.copy_(
+            (torch.rand(parameter.shape, generator=generator, device=generator.device) * 0.15 + 0.005).log()
+        )
     elif name == "dt_bias":
         parameter.copy_(_normal(parameter, 0.3, generator) - 1.0)
     elif parameter.ndim >= 2:
@@ -71,4 +73,4 @@ def _scale(module: nn.Module, parameter: torch.Tensor) -> float:
 
 
 def _normal(like: torch.Tensor, scale: float, generator: torch.Generator) -> torch.Tensor:
-    return (torch.randn(like.shape, generator=generator) * scale).to(like.dtype)
+    return torch.randn(like.shape, generator=generator, device=generator.device).mul_(scale).to(like.dtype)

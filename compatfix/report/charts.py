@@ -56,7 +56,7 @@ def charts(report: Report) -> list[Chart]:
     if "benchmark" in sections:
         found += _of_modes("benchmark", sections["benchmark"])
     found += _layout(sections)
-    for name in ("bf16", "weights", "losslessness"):
+    for name in ("bf16", "slice", "weights", "losslessness"):
         if name in sections:
             found += _margins(name, sections[name])
     return found
@@ -283,7 +283,12 @@ def _margins(name: str, section: Mapping[str, Any]) -> Iterator[Chart]:
         return
     noises = [reference["noise"] for reference in section["references"]] if exact else [section["noise"]]
     noise = max((float(value) for value in noises if _finite(value)), default=0.0)
-    what = {"bf16": "bf16, tiny model", "weights": "on the checkpoint", "losslessness": "fp32, tiny model"}[name]
+    what = {
+        "bf16": "bf16, tiny model",
+        "slice": "a slice at real width",
+        "weights": "on the checkpoint",
+        "losslessness": "fp32, tiny model",
+    }[name]
     meaning = (
         "plain decoding's best logit minus its second best where a text first differs; in fp32 no difference is right"
         if exact

@@ -181,7 +181,7 @@ def _measured(report: Report) -> Iterator[tuple[str, float | None]]:
             for key, words in _ROW_NUMBERS:
                 if row.get(key) is not None:
                     yield f"{words}, {row['mode']} ({section})", float(row[key])
-    for name in ("bf16", "weights"):
+    for name in ("bf16", "slice", "weights"):
         if name in sections:
             yield f"noise ({name})", sections[name]["noise"]
             for row in sections[name]["modes"]:

@@ -69,7 +69,7 @@ def _checks(sections: Mapping[str, Any]) -> Iterator[Case]:
             yield Case(name, "passed", f"by {fault['by']}")
         else:
             yield Case(name, "failure", f"not seen: {fault['what']}")
-    for section in ("bf16", "weights"):
+    for section in ("bf16", "slice", "weights"):
         for row in (sections.get(section) or {}).get("modes", ()):
             yield _compared(section, row, sections[section]["noise"])
     for row in (sections.get("sampling") or {}).get("modes", ()):

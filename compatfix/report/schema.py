@@ -290,8 +290,14 @@ _SHAPES: dict[str, Schema] = {
             "noise": _NUMBER,
             "modes": _list(_ref("Compared")),
             "device": _TEXT,
+            "attention": _TEXT,
+            "functions": _map(_TEXT),
+            "layers": _list(_COUNT),
+            "depth": _COUNT,
+            "values": _TEXT,
+            "faults": _list(_ref("Fault")),
         },
-        "device",
+        *("device", "attention", "functions", "layers", "depth", "values", "faults"),
     ),
 }
 
@@ -346,6 +352,7 @@ _SECTIONS: dict[str, Schema] = {
             ),
         }
     ),
+    "slice": _ref("WithMargins"),
     "weights": _ref("WithMargins"),
     "measured": _object(
         {

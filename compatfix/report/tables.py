@@ -123,6 +123,20 @@ def _bf16(section: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("bf16", ("mode", *COMPARED), rows, note, brief=False)
 
 
+def _slice(section: Mapping[str, Any]) -> Iterator[Table]:
+    rows = tuple((row["mode"], *_compared(row, row["run"])) for row in section["modes"])
+    note = (
+        f"{len(section['layers'])} of {section['depth']} layers, values {section['values']}, on {section['device']} in "
+        f"{section['dtype']}, attention {section['attention']}; noise of plain decoding against itself "
+        f"{section['noise']:.2g}"
+    )
+    yield Table("A slice at real width", ("mode", *COMPARED), rows, note)
+    chosen = tuple(section["functions"].items())
+    if chosen:
+        note = "functions that layers keep as their own: what they chose between fast kernels and fallbacks"
+        yield Table("Functions that layers run", ("layer", "function"), chosen, note, brief=False)
+
+
 def _sampling(section: Mapping[str, Any]) -> Iterator[Table]:
     rows = tuple(
         (
@@ -232,6 +246,7 @@ Build = Callable[[Any], Iterator[Table]]
 _BUILDERS: dict[str, Build] = {
     "diagnosis": _diagnosis,
     "doctor": doctor_tables,
+    "slice": _slice,
     "weights": _weights,
     "measured": timing_tables,
     "ladder": _ladder,

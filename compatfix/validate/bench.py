@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from compatfix.introspect.tiny import TinyTarget, build_tiny_draft_config, build_tiny_target
 from compatfix.validate.caches import RUNTIME
 from compatfix.validate.claims import changes
+from compatfix.validate.devices import input_device
 from compatfix.validate.entries import Entry, TreeError
 from compatfix.validate.load_tree import LoadedTree, layer_in, load_tree, place_in
 from compatfix.validate.oracle import ORACLE, Head, Oracle, Profile, Truth
@@ -137,7 +138,7 @@ class Bench:
         self.watch.keep_logits, self.watch.tamper = keep_logits, tamper
         self.watch.begin(prompt, replace_draft=profile is not None)
         run = Run([], self.watch)
-        input_ids = torch.tensor([list(prompt)], device=next(self.target.parameters()).device)
+        input_ids = torch.tensor([list(prompt)], device=input_device(self.target))
         stopping = None if stops is None else list(stops)
         try:
             with self.watch.installed():
@@ -234,7 +235,7 @@ def build_bench(args: dict[str, Any], *, dtype: torch.dtype = torch.float32) -> 
     if dtype is torch.float32:
         tiny.model.float()
     draft_dir = args.get("draft")
-    draft_config = read_config(Path(draft_dir)) if draft_dir else _plain_draft(config)
+    draft_config = read_config(Path(draft_dir)) if draft_dir else plain_draft(config)
     small = build_tiny_draft_config(draft_config, tiny.tiny)
     draft = _build_draft(tree, small.config, args["seed"], dtype)
     return Bench(
@@ -297,7 +298,7 @@ def _build_draft(tree: LoadedTree, config: dict[str, Any], seed: int, dtype: tor
     return draft
 
 
-def _plain_draft(target: dict[str, Any]) -> dict[str, Any]:
+def plain_draft(target: dict[str, Any]) -> dict[str, Any]:
     text = next((target[k] for k in ("text_config", "llm_config") if isinstance(target.get(k), dict)), target)
     known = {name: text[name] for name in ("hidden_size", "vocab_size") if name in text}
     return {**PLAIN_DRAFT, **known, "num_target_layers": text.get("num_hidden_layers", 1)}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from compatfix.checkpoint.directory import read_checkpoint
 from compatfix.errors import UsageError
+from compatfix.introspect.configfile import read_target_config
 
 # In a directory with this file weight files are holes behind true headers (compatfix.hub.kept).
 HEADERS_ONLY = ".compatfix-headers-only.json"
@@ -26,6 +27,23 @@ def check_checkpoint(target: str, draft: str | None) -> None:
             raise UsageError(f"{directory} cannot be loaded: {found.problems[0]}{more}")
         if found.form == "none":
             raise UsageError(f"no weights in {directory}: neither .safetensors nor .bin files")
+
+
+def check_slice(target: str, values: str) -> None:
+    """Raises UsageError where a slice would not run what the target runs, or cannot be read from its shards."""
+    config = read_target_config(target)
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        method = (part.get("quantization_config") or {}).get("quant_method")
+        if method is not None:
+            raise UsageError(
+                f"{target} is quantised ({method}): a slice has plain weights, which run other kernels; "
+                "use --on weights"
+            )
+    if values == "checkpoint":
+        found = read_checkpoint(Path(target))
+        if not found.complete:
+            why = found.problems[0] if found.problems else "no safetensors files"
+            raise UsageError(f"{target} cannot be read for --slice-values checkpoint: {why}")
 
 
 def weight_bytes(directory: Path) -> int:

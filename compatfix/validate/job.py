@@ -1,8 +1,8 @@
 """The worker's side: one task of a validation in one fork, JSON in and JSON out.
 
 Tasks: "losslessness" (a share of the prompts), "situations", "faults", "bf16", "smoke" (a rung of the ladder),
-"weights", "sampling" (a share of the modes), "long-run", "measure" (timed, alone on the machine). The front runs
-several of the others side by side and puts their results together.
+"weights", "sampling" (a share of the modes), "long-run"; "slice" and "measure" (timed) run alone on the machine. The
+front runs several of the others side by side and puts their results together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from compatfix.introspect.classes import NoClass
 from compatfix.introspect.tiny import TinyError
-from compatfix.validate import bf16, faults, long_run, losslessness, measure, sampled, situations, weights
+from compatfix.validate import bf16, faults, long_run, losslessness, measure, sampled, situations, sliced, weights
 from compatfix.validate.bench import Bench, Mode, build_bench
 from compatfix.validate.entries import TreeError
 from compatfix.validate.judge_sampling import ALARM, MODES
@@ -66,6 +66,8 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
 
 
 def _bench(args: Args, progress: Progress) -> Bench:
+    if args["task"] == "slice":
+        return sliced.load_slice(args, progress)
     if args["task"] in ("weights", "measure"):
         return weights.load_bench(args, progress)
     return build_bench(args, dtype=torch.bfloat16 if args["task"] == "bf16" else torch.float32)
@@ -124,6 +126,7 @@ TASKS: dict[str, Callable[[Bench, Args, Progress], dict[str, Any]]] = {
     "faults": _faults,
     "bf16": _bf16,
     "smoke": _smoke,
+    "slice": sliced.run_slice,
     "weights": weights.run_weights,
     "measure": weights.run_timed,
     "sampling": _sampling,

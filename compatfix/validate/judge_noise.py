@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from compatfix.model import Finding
+from compatfix.validate.raised import raised
 
+# Planted on the model in hand; fewer show too little.
+FEWEST_FAULTS = 4
 # check -> (code, what was compared in words)
 CHECKS = {
     "logits": ("CF909", "logits of drafted nodes"),
@@ -38,3 +41,40 @@ def unchecked(where: str, section: Mapping[str, Any] | None) -> list[str]:
                 if not check["count"] and not check["why"]:
                     missing.append(f"{row['mode']} in {where}: {CHECKS[name][1]} could not be compared")
     return missing
+
+
+def in_own_dtype(where: str, result: Mapping[str, Any]) -> list[Finding]:
+    """Of a model in its own dtype: modes that raised, texts and other comparisons that rounding does not explain."""
+    findings: list[Finding] = []
+    for row in result["modes"]:
+        bad = [d for d in row["differences"] if d["kind"] == "corruption"]
+        if row["error"] is not None:
+            findings.append(raised(f"{row['mode']} on {where}", row["error"]))
+        elif bad:
+            first = bad[0]
+            text = (
+                f"{row['mode']} on {where}: token {first['index']} of prompt {first['prompt']} is {first['got']}, "
+                f"plain decoding gives {first['expected']} (margin {_number(first['margin'])}, "
+                f"noise {result['noise']:.2g})"
+            )
+            findings.append(Finding("CF901", "error", "measured", text, details=first))
+        findings += corrupted_checks(f"{row['mode']} on {where}", row)
+    return findings
+
+
+def open_in_own_dtype(where: str, result: Mapping[str, Any]) -> list[str]:
+    """What keeps the same from being called right: comparisons not made, planted faults not seen, too few of them."""
+    planted = [fault for fault in result["faults"] if fault["applicable"]]
+    missing = unchecked(where, result)
+    missing += [
+        f"planted fault not seen on {where}: {fault['name']} ({fault['what']})"
+        for fault in planted
+        if not fault["caught"]
+    ]
+    if len(planted) < FEWEST_FAULTS:
+        missing.append(f"only {len(planted)} faults could be planted on {where}, {FEWEST_FAULTS} are needed")
+    return missing
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Verdicts of the scopes that a tiny model cannot speak for: kernels, weights, draft, speed. Pure."""
+"""Verdicts of the scopes that only real weights can speak for: weights, draft, speed. Pure."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Scope, ScopeVerdict, unmeasured
-from compatfix.validate.judge_noise import corrupted_checks, unchecked
+from compatfix.validate.judge_noise import in_own_dtype, open_in_own_dtype
 from compatfix.validate.judge_speed import judge_draft, judge_speed
-from compatfix.validate.raised import raised
 
-FEWEST_FAULTS = 4
-
+_NOT_LOADED = {
+    "tiny": "no weights were loaded: the model is tiny and random",
+    "slice": "the checkpoint was not loaded: a few of its layers ran",
+}
 OTHERS: tuple[Scope, ...] = ("draft", "speed")
 
 
 def judge_weights(
     on: str, has_draft: bool, answer: Mapping[str, Any] | None, failure: Finding | None
 ) -> tuple[tuple[ScopeVerdict, ...], tuple[Finding, ...]]:
-    """Scopes kernels, weights, draft, speed, in this order."""
-    kernels = unmeasured(
-        "kernels", "attention kernels and fast paths of the machine that will run it", "run the gate on that machine"
-    )
+    """Scopes weights, draft, speed, in this order."""
     if on != "weights":
         step = "gate --on weights, with the checkpoint's directory as target"
         draft = "what the draft achieves" if has_draft else "no draft was given"
         return (
-            kernels,
-            unmeasured("weights", "no weights were loaded: the model is tiny and random", step),
+            unmeasured("weights", _NOT_LOADED[on], step),
             unmeasured("draft", draft, f"{step} and --draft"),
-            unmeasured("speed", "a tiny model says nothing about speed", f"{step}, on the device that will be used"),
+            unmeasured(
+                "speed",
+                f"a {'tiny model' if on == 'tiny' else on} says nothing about speed",
+                f"{step}, on the device that will be used",
+            ),
         ), ()
     finding = failure or _as_finding(answer)
     if finding is not None:
-        return (kernels, *_not_run(finding)), (finding,)
+        return _not_run(finding), (finding,)
     if answer is None:
         reason, step = "not run: the code is wrong on the tiny model", "mend what scope code names first"
         scopes: tuple[Scope, ...] = ("weights", *OTHERS)
-        return (kernels, *(ScopeVerdict(scope, "unmeasured", reason, step) for scope in scopes)), ()
-    return _measured(kernels, answer["result"])
+        return tuple(ScopeVerdict(scope, "unmeasured", reason, step) for scope in scopes), ()
+    return _measured(answer["result"])
 
 
 def _not_run(finding: Finding) -> tuple[ScopeVerdict, ...]:
@@ -57,22 +58,9 @@ def _as_finding(answer: Mapping[str, Any] | None) -> Finding | None:
     return Finding(error["code"], "error", "measured", error["message"], details=error["detail"])
 
 
-def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[ScopeVerdict, ...], tuple[Finding, ...]]:
-    findings: list[Finding] = []
+def _measured(result: Mapping[str, Any]) -> tuple[tuple[ScopeVerdict, ...], tuple[Finding, ...]]:
     rows = result["modes"]
-    for row in rows:
-        bad = [d for d in row["differences"] if d["kind"] == "corruption"]
-        if row["error"] is not None:
-            findings.append(raised(f"{row['mode']} on real weights", row["error"]))
-        elif bad:
-            first = bad[0]
-            text = (
-                f"{row['mode']} on real weights: token {first['index']} of prompt {first['prompt']} is {first['got']}, "
-                f"plain decoding gives {first['expected']} (margin {_number(first['margin'])}, "
-                f"noise {result['noise']:.2g})"
-            )
-            findings.append(Finding("CF901", "error", "measured", text, details=first))
-        findings += corrupted_checks(f"{row['mode']} on real weights", row)
+    findings = in_own_dtype("real weights", result)
     if result["surplus"]:
         text = f"{len(result['surplus'])} keys of the checkpoint are not used, among them {result['surplus'][0]}"
         findings.append(Finding("CF912", "note", "measured", text, details={"keys": result["surplus"][:20]}))
@@ -80,7 +68,7 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
     if errors:
         step = errors[0].fix or CODES[errors[0].code].do or None
         weights = ScopeVerdict("weights", "failed", errors[0].message, step)
-    elif missing := [*unchecked("real weights", result), *_unseen(result)]:
+    elif missing := open_in_own_dtype("real weights", result):
         findings += [Finding("CF903", "note", "measured", text) for text in missing]
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         weights = ScopeVerdict("weights", "undecided", missing[0] + more)
@@ -89,20 +77,7 @@ def _measured(kernels: ScopeVerdict, result: Mapping[str, Any]) -> tuple[tuple[S
         planted = f"; {caught} planted faults caught" if caught else ""
         weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}{planted}")
     # What is timed afterwards takes the place of both (judge_speed.with_measured).
-    return (kernels, weights, judge_draft(rows), judge_speed(None, None, None)), tuple(findings)
-
-
-def _unseen(result: Mapping[str, Any]) -> list[str]:
-    """Faults planted on these very weights that no comparison saw; and too few of them."""
-    planted = [fault for fault in result["faults"] if fault["applicable"]]
-    missing = [
-        f"planted fault not seen on real weights: {fault['name']} ({fault['what']})"
-        for fault in planted
-        if not fault["caught"]
-    ]
-    if len(planted) < FEWEST_FAULTS:
-        missing.append(f"only {len(planted)} faults could be planted on real weights, {FEWEST_FAULTS} are needed")
-    return missing
+    return (weights, judge_draft(rows), judge_speed(None, None, None)), tuple(findings)
 
 
 def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:
@@ -116,7 +91,3 @@ def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:
         f"at least {same} of {run} texts equal plain decoding in every mode ({dtype}); in {worst['mode']} {run - same} "
         f"differ by rounding only (largest margin {largest:.3g} in any mode, noise {result['noise']:.3g})"
     )
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g}"

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from compatfix.validate.bench import PLAIN, Bench, Mode, describe
+from compatfix.validate.devices import input_device
 from compatfix.validate.plain import PlainDecoder, text_config
 from compatfix.validate.sampled import arguments
 from compatfix.validate.sampler import Sampler
@@ -188,7 +189,7 @@ def _repetition(
 
 def _timed(bench: Bench, contender: Contender, prompt: int, repetition: int, settings: Settings) -> Timed:
     text = list(settings.prompts[prompt])
-    device = _device(bench)
+    device = input_device(bench.target)
     _seed(settings, prompt)
     _synchronise(device)
     began = time.perf_counter()
@@ -214,7 +215,7 @@ def _generate(bench: Bench, contender: Contender, text: list[int], settings: Set
     if contender.mode is None:
         return _plainly(bench.target, text, settings)
     given = _sampling(bench, contender.mode, settings)
-    ids = torch.tensor([text], device=_device(bench))
+    ids = torch.tensor([text], device=input_device(bench.target))
     return bench.call(contender.mode, ids, settings.tokens, settings.stops, bench.mask, given)
 
 
@@ -288,7 +289,7 @@ def _described(bench: Bench, error: Exception) -> dict[str, Any]:
 
 
 def _add_reads(row: dict[str, Any], bench: Bench, contender: Contender, rounds: int, settings: Settings) -> None:
-    device = _device(bench)
+    device = input_device(bench.target)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         _timed(bench, contender, 0, -1, settings)
@@ -328,7 +329,7 @@ def _prefill_end(
 
 
 def _surroundings(bench: Bench) -> dict[str, Any]:
-    device = _device(bench)
+    device = input_device(bench.target)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "device_kind": device.type,
@@ -364,10 +365,6 @@ def _head_bytes(bench: Bench) -> int:
 def _seed(settings: Settings, prompt: int) -> None:
     """The same for a prompt in every mode and repetition."""
     torch.manual_seed(settings.seed * 10_007 + prompt)
-
-
-def _device(bench: Bench) -> torch.device:
-    return next(bench.target.parameters()).device
 
 
 def _synchronise(device: torch.device) -> None:

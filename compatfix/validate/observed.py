@@ -28,7 +28,8 @@ def observed(bench: Bench, args: dict[str, Any]) -> dict[str, Any] | None:
     if not real:
         for part in ("target", "draft"):
             run[part]["config"] = _real_config(seen, args.get(part))
-    return {"on": "weights" if real else "tiny", **run}
+    on = "weights" if real else "slice" if args["task"] == "slice" else "tiny"
+    return {"on": on, **run}
 
 
 def _real_config(seen: Any, place: str | None) -> dict[str, Any] | None:

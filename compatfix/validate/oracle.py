@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from compatfix.validate.plain import greedy
 WANTED = (8.0, 7.0, 6.0)
 # After a divergence every token ahead costs a plain step, and corrupted text accepts little.
 AHEAD_AFTER_DIVERGENCE = 5
+# Rows whose lengths are taken at once, and candidates that are compared in float32 behind a first look in the model's
+# dtype; lengths below TINY count as that.
+CHUNK, CLOSE, TINY = 8192, 16, 1e-12
 
 
 @dataclass(frozen=True)
@@ -91,28 +95,44 @@ class Head:
 
     def __init__(self, target: nn.Module) -> None:
         embeddings, head = target.get_input_embeddings(), target.get_output_embeddings()  # type: ignore[operator]
-        self.weight: Tensor = head.weight.detach().float()
+        # Nothing is copied that the model holds: at real sizes each of the two is gigabytes.
+        self._weight = stored(head)
         bias = getattr(head, "bias", None)
-        self.bias = bias.detach().float() if isinstance(bias, Tensor) else torch.zeros(self.weight.shape[0])
-        ids = torch.arange(embeddings.weight.shape[0], device=embeddings.weight.device)
-        with torch.inference_mode():
-            rows = embeddings(ids[None])[0].float()
-        self._rows = torch.nn.functional.normalize(rows, dim=-1)
-        self.size = min(self.weight.shape[0], rows.shape[0])
+        self._bias = bias.detach() if isinstance(bias, Tensor) else torch.zeros(1)
+        self._rows = stored(embeddings)
+        self._lengths = torch.cat([part.float().norm(dim=-1) for part in torch.split(self._rows, CHUNK)]).clamp_min(
+            TINY
+        )
+        self.size = min(self._weight.shape[0], self._rows.shape[0])
         self.vocab = self.size
 
     def token_of(self, row: Tensor) -> int:
         """The token whose embedding this is. By direction, so that a scale outside the module does not matter."""
-        return int((self._rows @ torch.nn.functional.normalize(row.float(), dim=-1)).argmax())
+        row = row.to(self._rows.device)
+        near = (
+            ((self._rows @ row.to(self._rows.dtype)).float() / self._lengths).topk(min(CLOSE, len(self._rows))).indices
+        )
+        exact = (self._rows[near].float() @ row.float()) / self._lengths[near]
+        return int(near[exact.argmax()])
 
     def states(self, candidates: Sequence[Sequence[int]], logits: Sequence[float] = WANTED) -> Tensor:
         """(n, H): the smallest states whose head logits for the candidates of each row are `logits`."""
-        index = torch.tensor(candidates, device=self.weight.device)
-        rows = self.weight[index]  # (n, 3, H)
-        wanted = torch.tensor(logits, device=rows.device)[: index.shape[1]] - self.bias.to(rows.device)[index]
+        index = torch.tensor(candidates, device=self._weight.device)
+        rows = self._weight[index].float()  # (n, 3, H)
+        bias = self._bias.to(rows.device).float().expand(self._weight.shape[0])[index]
+        wanted = torch.tensor(logits, device=rows.device)[: index.shape[1]] - bias
         gram = rows @ rows.transpose(-1, -2)
         states: Tensor = (rows.transpose(-1, -2) @ torch.linalg.solve(gram, wanted[..., None]))[..., 0]
         return states
+
+
+def stored(module: nn.Module) -> Tensor:
+    """(V, H): the weight of an embedding or a head, also where accelerate keeps it away from the module."""
+    weight: Any = module.weight
+    if weight.device.type == "meta":
+        weight = module._hf_hook.weights_map["weight"]  # type: ignore[union-attr, index]
+    found: Tensor = weight.detach()
+    return found
 
 
 class Oracle:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compatfix.validate.devices import input_device
+
 
 class PlainDecoder:
     """One token at a time on a cache of the library's own. With `hidden`, `states` are the last forward's, (T, H)."""
@@ -29,7 +31,7 @@ class PlainDecoder:
         return self.logits
 
     def _forward(self, tokens: Sequence[int], start: int) -> Tensor:
-        device = next(self.target.parameters()).device
+        device = input_device(self.target)
         cache = _new_cache(self.target) if self.cache is None else self.cache
         given: dict[str, Any] = {} if cache is None else {"past_key_values": cache}
         if self.hidden:
@@ -106,7 +108,7 @@ def uncached(target: nn.Module, tokens: Sequence[int], *, hidden: bool = False) 
 
 def uncached_rows(target: nn.Module, rows: Sequence[Sequence[int]], *, hidden: bool = False) -> list[Uncached]:
     """The same for several texts at once: shorter ones are padded behind, which a causal model does not see."""
-    device = next(target.parameters()).device
+    device = input_device(target)
     longest = max(map(len, rows))
     tokens = torch.tensor([[*row, *[row[-1]] * (longest - len(row))] for row in rows], device=device)
     with torch.inference_mode():

@@ -19,6 +19,7 @@ from compatfix.process import OnStep, Step, Worker, WorkerFailed
 from compatfix.serial import to_plain
 from compatfix.validate.benchmark import benchmark
 from compatfix.validate.judge import CodeData, judge_code
+from compatfix.validate.judge_kernels import judge_kernels
 from compatfix.validate.judge_sampling import ALARM, LIMIT, MODES, status
 from compatfix.validate.judge_speed import with_measured
 from compatfix.validate.judge_weights import judge_weights
@@ -29,6 +30,7 @@ from compatfix.validate.tally import merge, stopped
 TASK_SECONDS = 600.0
 SIDE_PROMPTS, SIDE_TOKENS = 8, 32
 BF16_PROMPTS, BF16_TOKENS = 4, 24
+SLICE_PROMPTS, SLICE_TOKENS = 4, 24
 LADDER_TOKENS = 24
 # Share of the time limit after which no further repetition is begun.
 TIMED_SHARE = 0.8
@@ -41,7 +43,8 @@ class ValidateRequest:
 
     `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
     unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
-    `jobs` tasks run side by side. `dtype` and `device` count for `on="weights"` only. With a `temperature`, `samples`
+    `jobs` tasks run side by side. `dtype`, `device`, `attn` (an attention implementation) and `device_map` do
+    not count on the tiny model; `values` says what fills a slice. With a `temperature`, `samples`
     texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `results` are what the user
     said of entry points, as `roles.parse_choices` reads it. `texts` are the prompts for real weights, in place of
     a few; `repetitions` is how often each is timed in every mode, 0 for not at all.
@@ -55,7 +58,7 @@ class ValidateRequest:
     prompts: int = 24
     tokens: int = 64
     budgets: tuple[int, ...] = (32, 64)
-    on: Literal["tiny", "weights"] = "tiny"
+    on: Literal["tiny", "slice", "weights"] = "tiny"
     ladder_tree: str | None = None
     loader: str | None = None
     bf16: bool = True
@@ -64,6 +67,9 @@ class ValidateRequest:
     memory_limit: int | None = None
     dtype: str | None = None
     device: str | None = None
+    attn: str | None = None
+    device_map: str | None = None
+    values: Literal["random", "checkpoint"] = "random"
     temperature: float | None = None
     top_p: float = 1.0
     top_k: int = 0
@@ -97,15 +103,23 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
     worker.wait_ready()
     runner = _Runner(worker, request, on_step)
     results = runner.run(_tasks(request))
+    if request.on == "slice" and not runner.hopeless:
+        runner.alone(_sliced(request))
     weights = runner.one("weights")
+    kernels, of_kernels = judge_kernels(
+        request.on, runner.one("slice"), runner.failures.get("slice"), (weights or {}).get("result")
+    )
     scopes, more = judge_weights(request.on, request.draft is not None, weights, runner.failures.get("weights"))
-    why_not = _why_not_timed(request, scopes[1])
+    why_not = _why_not_timed(request, scopes[0])
     if weights and why_not is None:
         # Alone, since what runs beside it would be timed too.
         runner.alone(_timed(request))
     data = _gather(results, runner)
     code, findings = judge_code(data)
     sections = _sections(request, data, results)
+    sliced = runner.one("slice")
+    if sliced and sliced["result"]:
+        sections["slice"] = {**sliced["result"], "runtime": (sliced["subject"] or {}).get("runtime")}
     if weights and weights["result"]:
         sections["weights"] = {**weights["result"], "runtime": (weights["subject"] or {}).get("runtime")}
         timed = runner.one("measure")
@@ -114,7 +128,10 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
         scopes, notes = with_measured(scopes, sections.get("measured"), _timing_failed(runner), why_not)
         more = (*more, *notes)
     seconds = time.monotonic() - began
-    return ValidateOutcome((code, *scopes), (*findings, *more), sections, seconds, _observed(runner.results))
+    scopes = (code, kernels, *scopes)
+    return ValidateOutcome(
+        scopes, _distinct(*findings, *of_kernels, *more), sections, seconds, _observed(runner.results)
+    )
 
 
 @dataclass(frozen=True)
@@ -151,6 +168,18 @@ def _tasks(request: ValidateRequest) -> list[_Task]:
         own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts)}
         tasks.append(_Task("weights", {**own, "tokens": request.tokens}))
     return tasks
+
+
+def _sliced(request: ValidateRequest) -> _Task:
+    return _Task("slice", {"prompts": SLICE_PROMPTS, "tokens": SLICE_TOKENS, "values": request.values})
+
+
+def _distinct(*findings: Finding) -> tuple[Finding, ...]:
+    """On the checkpoint, scopes kernels and weights are judged by one run."""
+    seen: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        seen.setdefault((finding.code, finding.message), finding)
+    return tuple(seen.values())
 
 
 def _timed(request: ValidateRequest) -> _Task:
@@ -265,6 +294,8 @@ class _Runner:
             "results": list(request.results),
             "dtype": request.dtype,
             "device": request.device,
+            "attn": request.attn,
+            "device_map": request.device_map,
         }
 
         def step(what: Step) -> None:
@@ -295,7 +326,7 @@ def _gather(results: Mapping[str, list[Any]], runner: _Runner) -> CodeData:
                 error["message"], Finding(error["code"], "error", "measured", error["message"], details=error["detail"])
             )
     for name, finding in runner.failures.items():
-        if name not in ("weights", "measure"):
+        if name not in ("weights", "measure", "slice"):
             errors.setdefault(finding.message, finding)
     plain = merge(parts("losslessness", "plain"))
     bf16 = next((a["result"] for a in results.get("bf16", ()) if a["result"]), None)

@@ -11,6 +11,7 @@ import torch
 
 from compatfix.validate.bench import PLAIN, Bench
 from compatfix.validate.claims import field_differences
+from compatfix.validate.devices import input_device
 from compatfix.validate.locate_error import locate_error
 from compatfix.validate.plain import margins, uncached
 
@@ -83,7 +84,7 @@ def generate(target: Any, prompt: list[int], count: int) -> tuple[list[int], tor
     """The library's own greedy decoding: tokens, and their logits (count, V)."""
     from transformers import GenerationConfig
 
-    device = next(target.parameters()).device
+    device = input_device(target)
     input_ids = torch.tensor([prompt], device=device)
     # Neither the checkpoint's stop tokens nor its penalties: plain argmax, to the end.
     config = GenerationConfig(do_sample=False, max_new_tokens=count, eos_token_id=None, pad_token_id=0, use_cache=True)

@@ -19,6 +19,7 @@ from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench, chosen
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
 from compatfix.validate.entries import TreeError
+from compatfix.validate.kernels import what_ran
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import run_measure
 from compatfix.validate.noisy_faults import run_noisy_faults
@@ -92,7 +93,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
         draft=draft.to(device).eval(),
         block=int(block),
         mask=int(mask),
-        plain_tokens=_without_mask(int(mask), int(text_config(target).vocab_size)),
+        plain_tokens=without_mask(int(mask), int(text_config(target).vocab_size)),
         seed=args["seed"],
     )
     bench.prompts = _tokenised(target_dir, args.get("texts") or ())
@@ -102,7 +103,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     return bench
 
 
-def _without_mask(mask: int, vocabulary: int) -> range:
+def without_mask(mask: int, vocabulary: int) -> range:
     """The longer side of the vocabulary, seen from the mask token."""
     return range(1, min(mask, vocabulary)) if mask > vocabulary // 2 else range(mask + 1, vocabulary)
 
@@ -114,14 +115,13 @@ def run_weights(bench: Bench, args: dict[str, Any], report: Callable[[str, int, 
     table = compare_with_noise(bench, modes, prompts, args["tokens"], None, report, "weights")
     for row in table["modes"]:
         _summarise(row)
-    device = next(bench.target.parameters()).device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     # A tree shows everything that a chain shows, and a larger one has more siblings.
     shown = max(modes, key=lambda mode: mode.budget or 0)
     broken = any(row["error"] for row in table["modes"])
     table["faults"] = [] if broken else run_noisy_faults(bench, shown, prompts, None, report)
     has_tokenizer = bool(bench.prompts)
-    return {**table, "device": name, "surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
+    told = {"surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
+    return {**table, **what_ran(bench.target), **told}
 
 
 def run_timed(bench: Bench, args: dict[str, Any], report: Callable[[str, int, int], None]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _load(
     loader: Any, directory: Path, dtype: Any, what: str, tolerated: list[str] | None = None
 ) -> tuple[Any, list[str]]:
     """The model and its surplus keys. Missing keys are an error, or are added to `tolerated` where that is given."""
-    with _loading(what):
+    with loading(what):
         model, info = loader.from_pretrained(directory, dtype=dtype, output_loading_info=True, local_files_only=True)
     missing = sorted(info.get("missing_keys", ()))
     mismatched = sorted(str(entry) for entry in info.get("mismatched_keys", ()))
@@ -166,7 +166,7 @@ def _load(
 
 
 @contextmanager
-def _loading(what: str) -> Iterator[None]:
+def loading(what: str) -> Iterator[None]:
     """Whatever the library raises over a checkpoint is said of the checkpoint; only want of memory is not its fault."""
     try:
         yield
@@ -200,7 +200,7 @@ def _tokenised(directory: Path, texts: Sequence[str]) -> list[list[int]]:
         return []
     from transformers import AutoTokenizer
 
-    with _loading("target's tokenizer"):
+    with loading("target's tokenizer"):
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
     prompts = [list(tokenizer.encode(text)) for text in texts or TEXTS]
     empty = [number for number, prompt in enumerate(prompts, start=1) if not prompt]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from compatfix.introspect.layer_choice import choose_layers
-from compatfix.introspect.shrink import shallow_config, shrink_config
+from compatfix.introspect.shrink import shrink_config
 from compatfix.introspect.shrink_draft import move_layer_ids, shrink_draft
+from compatfix.introspect.slices import slice_of
 
 from .conftest import example
 
@@ -90,9 +91,21 @@ def test_a_config_without_a_field_that_matters_is_named() -> None:
         shrink_config({"vocab_size": 9, "num_hidden_layers": 2})
 
 
-def test_shallow_config_keeps_widths() -> None:
-    text = text_of(shallow_config(example("qwen3.6-27b")))
-    assert (text["num_hidden_layers"], text["hidden_size"], text["head_dim"]) == (8, 5120, 256)
+@pytest.mark.parametrize(
+    ("name", "repeats", "layers", "depth", "hidden"),
+    [
+        ("qwen3.6-27b", True, tuple(range(8)), 64, 5120),
+        ("qwen3.6-27b", False, (0, 1, 2, 3), 64, 5120),
+        ("qwen3-8b", True, (0, 1, 2, 3), 36, 4096),
+        ("qwen3-8b", False, (0, 1), 36, 4096),
+    ],
+)
+def test_a_slice_keeps_widths(name: str, repeats: bool, layers: tuple[int, ...], depth: int, hidden: int) -> None:
+    cut = slice_of(example(name), repeats=repeats)
+    text = text_of(cut.config)
+    assert (cut.layers, cut.depth) == (layers, depth)
+    assert (text["num_hidden_layers"], text["hidden_size"]) == (len(layers), hidden)
+    assert text["vocab_size"] == text_of(example(name))["vocab_size"]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def weights_row(mode: str, **changes: Any) -> dict[str, Any]:
 
 def weights_result(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
     result = {"modes": list(rows), "surplus": [], "prompts": 8, "dtype": "bfloat16", "noise": 0.25, "device": "cpu"}
+    result |= {"attention": "sdpa", "functions": {}}
     return {**result, "faults": [planted(f"fault {i}") for i in range(4)], **changes}
 
 

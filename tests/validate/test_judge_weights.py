@@ -12,7 +12,7 @@ from tests.validate.made import differing, weights_result, weights_row
 
 def test_scopes_that_a_tiny_model_cannot_speak_for_are_unmeasured_with_a_next_step():
     scopes, findings = judge_weights("tiny", True, None, None)
-    assert [s.scope for s in scopes] == ["kernels", "weights", "draft", "speed"]
+    assert [s.scope for s in scopes] == ["weights", "draft", "speed"]
     assert all(s.status == "unmeasured" and s.next_step for s in scopes)
     assert findings == ()
 
@@ -25,7 +25,6 @@ def judged(*rows: dict[str, Any]) -> dict[str, Any]:
 def test_real_weights_are_judged_by_scope():
     scopes = judged(weights_row("plain"), weights_row("chain"), weights_row("tree-32"))
     assert {name: scope.status for name, scope in scopes.items()} == {
-        "kernels": "unmeasured",
         "weights": "passed",
         "draft": "passed",
         "speed": "unmeasured",
@@ -65,15 +64,15 @@ def test_a_draft_passes_by_a_criterion_that_is_told(lengths, status, words):
 def test_an_incomplete_checkpoint_fails_its_scope_and_nothing_else_is_known():
     error = {"code": "CF912", "message": "2 keys of the target are missing", "detail": {}}
     scopes, findings = judge_weights("weights", True, {"error": error, "result": None}, None)
-    assert [s.status for s in scopes] == ["unmeasured", "failed", "unmeasured", "unmeasured"]
+    assert [s.status for s in scopes] == ["failed", "unmeasured", "unmeasured"]
     assert findings[0].code == "CF912"
-    assert scopes[1].reason == "2 keys of the target are missing"
-    assert [s.reason for s in scopes[2:]] == ["the checkpoint did not load"] * 2
-    assert {s.next_step for s in scopes[1:]} == {"use the checkpoint's own class, or complete the directory"}
+    assert scopes[0].reason == "2 keys of the target are missing"
+    assert [s.reason for s in scopes[1:]] == ["the checkpoint did not load"] * 2
+    assert {s.next_step for s in scopes} == {"use the checkpoint's own class, or complete the directory"}
 
 
 def test_weights_that_were_not_run_because_the_code_is_wrong_say_so():
     scopes, findings = judge_weights("weights", True, None, None)
-    assert [s.status for s in scopes] == ["unmeasured"] * 4
-    assert {s.next_step for s in scopes[1:]} == {"mend what scope code names first"}
+    assert [s.status for s in scopes] == ["unmeasured"] * 3
+    assert {s.next_step for s in scopes} == {"mend what scope code names first"}
     assert findings == ()
