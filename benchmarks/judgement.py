@@ -74,7 +74,10 @@ class Counts:
     planted: Counter[str] = field(default_factory=Counter)
     caught: Counter[str] = field(default_factory=Counter)
     idle: Counter[str] = field(default_factory=Counter)
-    missed: list[str] = field(default_factory=list)
+    # Planted faults by name, seed and mode: in which dtypes they were caught. A gate plants each in both.
+    legs: dict[tuple[str, int, str], dict[str, bool]] = field(default_factory=dict)
+    unseen: list[str] = field(default_factory=list)
+    leaps: int = 0
     # Largest ratio of an error to its noise, over right runs and over caught and missed ones.
     mean_ratio: dict[str, float] = field(default_factory=dict)
     largest_ratio: dict[str, float] = field(default_factory=dict)
@@ -98,7 +101,7 @@ def main() -> None:
     print(table(found))
     print(fault_table(found))
     for name, counts in found.items():
-        for text in (*counts.alarms, *counts.missed):
+        for text in (*counts.alarms, *counts.unseen):
             print(f"{name}: {text}")
     print(f"{time.perf_counter() - began:.0f} s, {torch.get_num_threads()} thread")
 
@@ -125,7 +128,7 @@ def judged(name: str, tree: Path, scratch: Path, options: argparse.Namespace) ->
         for seed in range(first, first + options.fault_seeds):
             exact = build_bench(arguments(name, tree, scratch, seed))
             for mode in (CHAIN, Mode("tree", BUDGETS[-1])):
-                enter(counts, faults.run_faults(exact, [mode], quiet)["faults"], f"float32, seed {seed}")
+                enter(counts, faults.run_faults(exact, [mode], quiet)["faults"], "float32", seed)
     return counts
 
 
@@ -170,6 +173,7 @@ def right(counts: Counts, bench: Bench, prompts: Sequence[list[int]], profile: P
         for check, result in row["checks"].items():
             if result["why"]:
                 counts.alarms.append(f"{where}: {check}: {result['why']}")
+            counts.leaps += result["leaps"]
             errors, noise = spread_of(result), spread_of(result["noise"])
             means = errors.mean / max(noise.mean, MEAN_FLOOR * result["unit"])
             largest = errors.largest / max(noise.largest, result["unit"])
@@ -181,10 +185,10 @@ def planted(
     counts: Counts, bench: Bench, mode: Mode, prompts: Sequence[list[int]], profile: Profile | None, seed: int
 ) -> None:
     found = run_noisy_faults(bench, mode, prompts, profile, quiet, names=ON_WEIGHTS, tokens=TOKENS)
-    enter(counts, found, f"bf16, seed {seed}")
+    enter(counts, found, "bf16", seed)
 
 
-def enter(counts: Counts, found: Sequence[dict[str, Any]], where: str) -> None:
+def enter(counts: Counts, found: Sequence[dict[str, Any]], leg: str, seed: int) -> None:
     for entry in found:
         name = entry["name"]
         if not entry["applicable"]:
@@ -192,15 +196,22 @@ def enter(counts: Counts, found: Sequence[dict[str, Any]], where: str) -> None:
             continue
         counts.planted[name] += 1
         counts.caught[name] += entry["caught"]
+        counts.legs.setdefault((name, seed, entry["mode"]), {})[leg] = entry["caught"]
         if not entry["caught"]:
             seen = {check: (r["mean"], r["noise"]["mean"]) for check, r in entry.get("checks", {}).items()}
-            counts.missed.append(f"missed, {where}, {entry['mode']}: {name} {seen or ''}")
+            counts.unseen.append(f"unseen in {leg}, seed {seed}, {entry['mode']}: {name} {seen or ''}")
+
+
+def missed(counts: Counts, name: str | None = None) -> int:
+    """Faults that were caught in no dtype in which they were planted."""
+    return sum(not any(legs.values()) for key, legs in counts.legs.items() if name in (None, key[0]))
 
 
 def line_of(counts: Counts) -> str:
     return (
         f"{counts.right} right runs, {len(counts.alarms)} false alarms; {sum(counts.planted.values())} planted, "
-        f"{sum(counts.caught.values())} caught, {len(counts.missed)} missed, {sum(counts.idle.values())} idle; "
+        f"{sum(counts.caught.values())} caught, {missed(counts)} missed, {sum(counts.idle.values())} idle; "
+        f"{counts.leaps} leaps; "
         f"right runs, worst multiples of noise: mean {ratios(counts.mean_ratio)}; "
         f"largest {ratios(counts.largest_ratio)}"
     )
@@ -211,7 +222,8 @@ def ratios(found: dict[str, float]) -> str:
 
 
 def table(found: dict[str, Counts]) -> str:
-    head = ["target", "right runs", "false alarms", "planted", "caught", "missed", "no effect", "mean", "largest"]
+    head = ["target", "right runs", "false alarms", "planted", "caught", "unseen in a dtype", "missed", "no effect"]
+    head += ["mean", "largest"]
     rows = [
         [
             name,
@@ -219,15 +231,16 @@ def table(found: dict[str, Counts]) -> str:
             len(counts.alarms),
             sum(counts.planted.values()),
             sum(counts.caught.values()),
-            len(counts.missed),
+            len(counts.unseen),
+            missed(counts),
             sum(counts.idle.values()),
             f"{max(counts.mean_ratio.values()):.2f}",
             f"{max(counts.largest_ratio.values()):.2f}",
         ]
         for name, counts in found.items()
     ]
-    sums = [sum(int(row[column]) for row in rows) for column in range(1, 7)]
-    worst = [f"{max(float(row[column]) for row in rows):.2f}" for column in (7, 8)]
+    sums = [sum(int(row[column]) for row in rows) for column in range(1, 8)]
+    worst = [f"{max(float(row[column]) for row in rows):.2f}" for column in (8, 9)]
     return markdown(head, [*rows, ["all", *sums, *worst]])
 
 
@@ -238,8 +251,9 @@ def fault_table(found: dict[str, Counts]) -> str:
         caught = sum(counts.caught[name] for counts in found.values())
         idle = sum(counts.idle[name] for counts in found.values())
         if planted or idle:
-            rows.append([name, planted, caught, planted - caught, idle])
-    return markdown(["fault", "planted", "caught", "missed", "no effect"], rows)
+            lost = sum(missed(counts, name) for counts in found.values())
+            rows.append([name, planted, caught, planted - caught, lost, idle])
+    return markdown(["fault", "planted", "caught", "unseen in a dtype", "missed", "no effect"], rows)
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatfix.errors import UsageError
+from compatfix.validate.device_map import read_device_map
 
 if TYPE_CHECKING:
     from compatfix.attest.ledger import Ledger
@@ -42,6 +43,8 @@ def _check_placing(options: dict[str, Any]) -> None:
             raise UsageError(f"--{name} needs --on slice or --on weights: the tiny model is judged in float32 and bf16")
     if options["device_map"] is not None and (on != "weights" or options["device"] is not None):
         raise UsageError("--device-map needs --on weights, and no --device")
+    if options["device_map"] is not None:
+        read_device_map(options["device_map"])
     if options["values"] != "random" and on != "slice":
         raise UsageError("--slice-values needs --on slice")
 

@@ -11,9 +11,8 @@ from compatfix.diagnose.pair import Pair
 from compatfix.diagnose.ranking import Measured
 from compatfix.diagnose.toggle import NotHere, Stack, Suspect, Toggle
 from compatfix.validate.bench import Mode, Run
-from compatfix.validate.bf16 import PlainText, measured_noise, noisy_difference, plain_text
+from compatfix.validate.bf16 import PlainText, kind_of, measured_noise, noisy_difference, plain_text
 from compatfix.validate.compare import expected_tokens
-from compatfix.validate.rounding import token_kind
 
 # A toggle none of whose first prompts gains anything is not measured on the others.
 SCREEN = 3
@@ -114,7 +113,7 @@ class Bank:
         if found is None:
             return False
         noise = measured_noise(bench, list(self._texts.values()))
-        return token_kind(found["behind"], noise.logits, noise.unit) == "corruption"
+        return kind_of(bench, found, noise) == "corruption"
 
 
 def _told(error: dict[str, object]) -> str:

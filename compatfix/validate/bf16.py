@@ -8,7 +8,8 @@ draft, the draft's own output. The rule is in rounding.py.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,11 +17,21 @@ import torch
 from torch import nn
 
 from compatfix.validate.bench import PLAIN, Bench, Mode, Run
-from compatfix.validate.compare import draft_errors, feature_errors, node_errors, relative
+from compatfix.validate.compare import NodeError, draft_errors, feature_errors, node_errors, relative
 from compatfix.validate.losslessness import warm_up
+from compatfix.validate.nudged import leaps, may_choose
 from compatfix.validate.oracle import ORACLE, Profile
 from compatfix.validate.plain import PlainDecoder, margins, uncached, uncached_rows
-from compatfix.validate.rounding import Spread, corrupted, spread, token_kind
+from compatfix.validate.rounding import (
+    LEAP_SHARE,
+    TOKEN_FACTOR,
+    Spread,
+    allowed_largest,
+    corrupted,
+    spread,
+    token_kind,
+    without_leaps,
+)
 
 FIRST_PROMPT = 900
 # Node logits cost a plain forward per path: these rounds of the first prompts, and so many paths of each.
@@ -28,6 +39,8 @@ NODE_PROMPTS = 4
 NODE_ROUNDS = (0, 1, 3, 6, 10)
 NODE_PATHS = 6
 DRAFT_PROMPTS = 4
+# Nodes that are kept for a second look, and tokens by which a text is lengthened.
+FAR, LONGER = 16, 16
 CHECKS = ("logits", "features", "draft")
 
 Report = Callable[[str, int, int], None]
@@ -55,23 +68,27 @@ class Seen:
 
     errors: dict[str, Spread] = field(default_factory=lambda: dict.fromkeys(CHECKS, Spread()))
     draft_noise: Spread = field(default_factory=Spread)
+    # The nodes that are farthest off, the farthest first.
+    far: list[NodeError] = field(default_factory=list)
     wrong: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, bench: Bench, run: Run, exact: nn.Module | None, *, nodes: bool, drafts: bool) -> None:
         """Enters one generation. `exact` is the draft in a larger dtype, None where there is no room."""
         if nodes:
-            self.errors["logits"] += spread(node_errors(bench, run, NODE_ROUNDS, NODE_PATHS))
+            found = node_errors(bench, run, NODE_ROUNDS, NODE_PATHS)
+            self.errors["logits"] += spread(node.distance for node in found)
+            self.far = sorted([*self.far, *found], key=lambda node: -node.distance)[:FAR]
         features = feature_errors(bench, run)
         if isinstance(features, dict):
             self.wrong.setdefault("features", features)
         elif features is not None:
             self.errors["features"] += spread(features)
-        found = draft_errors(bench, run, exact) if drafts and exact is not None else None
-        if isinstance(found, dict):
-            self.wrong.setdefault("draft", found)
-        elif found is not None:
-            self.errors["draft"] += spread(found[0])
-            self.draft_noise += spread(found[1])
+        drafted = draft_errors(bench, run, exact) if drafts and exact is not None else None
+        if isinstance(drafted, dict):
+            self.wrong.setdefault("draft", drafted)
+        elif drafted is not None:
+            self.errors["draft"] += spread(drafted[0])
+            self.draft_noise += spread(drafted[1])
 
 
 def run_bf16(bench: Bench, modes: Sequence[Mode], prompts: int, tokens: int, report: Report) -> dict[str, Any]:
@@ -113,8 +130,9 @@ def compare_with_noise(
     for row, checks in zip(rows, seen, strict=True):
         for difference in row["differences"]:
             # How far the emitted token lies behind: a close call between two tokens, or nothing of the kind.
-            difference["kind"] = token_kind(difference["behind"], noise.logits, noise.unit)
-        row["checks"] = noise.judged(checks)
+            difference["kind"] = kind_of(bench, difference, noise)
+            del difference["text"]
+        row["checks"] = noise.judged(bench, checks)
     flips = [margin for text in texts for margin in text.flips]
     return {
         "dtype": str(next(bench.target.parameters()).dtype).removeprefix("torch."),
@@ -139,8 +157,8 @@ class Noise:
     unit: float
     eps: float
 
-    def judged(self, seen: Seen) -> dict[str, Any]:
-        """By check: what was measured, its noise, and why it is corruption or None."""
+    def judged(self, bench: Bench, seen: Seen) -> dict[str, Any]:
+        """By check: what was measured, its noise, how many leaps were left out, why it is corruption or None."""
         noises = {"logits": self.logits, "features": self.features, "draft": seen.draft_noise}
         units = {"logits": self.unit, "features": self.eps, "draft": self.eps}
         found = {}
@@ -148,8 +166,33 @@ class Noise:
             errors, noise, unit = seen.errors[name], noises[name], units[name]
             wrong = seen.wrong.get(name)
             why = _misshapen(wrong) if wrong is not None else corrupted(errors, noise, unit)
-            found[name] = {**asdict(errors), "noise": asdict(noise), "unit": unit, "why": why}
+            leaps = 0
+            if why is not None and name == "logits" and math.isfinite(errors.largest):
+                errors, leaps = self._without_leaps(bench, seen)
+                why = corrupted(errors, noise, unit)
+            found[name] = {**asdict(errors), "noise": asdict(noise), "unit": unit, "leaps": leaps, "why": why}
         return found
+
+    def _without_leaps(self, bench: Bench, seen: Seen) -> tuple[Spread, int]:
+        """The distances of nodes without those that are beyond the bound and that rounding alone moves as far."""
+        errors, allowed = seen.errors["logits"], allowed_largest(self.logits, self.unit)
+        beyond = [node for node in seen.far if node.distance > allowed]
+        if not beyond or len(beyond) > min(FAR - 1, LEAP_SHARE * errors.count):
+            return errors, 0
+        with bench.watch.quiet():
+            explained = [node for node in beyond if leaps(bench.target, node.text, node.distance)]
+        rest = max(node.distance for node in seen.far if node not in explained)
+        return without_leaps(errors, [node.distance for node in explained], rest), len(explained)
+
+
+def kind_of(bench: Bench, difference: Mapping[str, Any], noise: Noise) -> str:
+    """Of one token that differs from plain decoding: "rounding", by the noise or by a leap, or "corruption"."""
+    kind = token_kind(difference["behind"], noise.logits, noise.unit)
+    if kind == "rounding" or difference["got"] is None:
+        return kind
+    behind = TOKEN_FACTOR * max(noise.logits.largest, noise.unit)
+    with bench.watch.quiet():
+        return "rounding" if may_choose(bench.target, difference["text"], difference["got"], behind) else kind
 
 
 def _misshapen(wrong: Mapping[str, Any]) -> str:
@@ -219,6 +262,7 @@ def noisy_difference(bench: Bench, run: Run, text: PlainText, tokens: int) -> di
         "expected": expected[at] if at < len(expected) else None,
         "margin": text.margins[at] if at < len(text.margins) else None,
         "behind": _behind(bench, [*text.prompt, *expected[:at]], got),
+        "text": [*text.prompt, *expected[:at]],
     }
 
 
@@ -246,16 +290,27 @@ def plain_text(bench: Bench, prompt: list[int], tokens: int) -> PlainText:
     reads = bool(bench.layer_ids)
     alone = uncached(bench.target, whole, hidden=reads)
     batched = uncached_rows(bench.target, [whole, whole[::-1], whole[1:]], hidden=reads)[0]
-    others = [other.logits[first:] for other in (alone, batched)]
-    noise = spread(d for other in others for d in (cached - other).abs().amax(-1).tolist())
+    # A text that goes on runs the kernels of longer ones, as a verification does.
+    longer = uncached(bench.target, [*whole, *whole[:LONGER]], hidden=reads)
+    ways = (alone, batched, longer)
+    last = first + len(text)
+    others = [other.logits[first:last] for other in ways]
+    noise = _worst(spread((cached - other).abs().amax(-1).tolist()) for other in others)
     features = Spread()
     if reads:
         own = torch.cat([_read(bench, entry) for entry in states])
-        for other in (alone, batched):
-            features += spread(relative(own, _read(bench, other.hidden), len(bench.layer_ids)))
+        read = [_read(bench, other.hidden)[: len(own)] for other in ways]
+        features = _worst(spread(relative(own, other, len(bench.layer_ids))) for other in read)
     sure = margins(cached)
     flips = [float(sure[i]) for i in range(len(text)) if int(others[0][i].argmax()) != text[i]]
     return PlainText(prompt, text, sure.tolist(), noise, features, float(cached.abs().max()), flips)
+
+
+def _worst(ways: Iterable[Spread]) -> Spread:
+    """Of several ways of plain decoding the one that is farthest off on average, with the largest distance of any."""
+    found = list(ways)
+    worst = max(found, key=lambda one: one.mean)
+    return Spread(worst.count, worst.mean, max(one.largest for one in found))
 
 
 def _read(bench: Bench, hidden: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -86,15 +87,25 @@ def node_difference(bench: Bench, run: Run, rounds: Sequence[int]) -> dict[str, 
     return worst
 
 
-def node_errors(bench: Bench, run: Run, rounds: Sequence[int], leaves: int) -> list[float]:
+@dataclass(frozen=True)
+class NodeError:
+    """`distance` of a node's logits from a plain forward over `text`, which ends with the node."""
+
+    distance: float
+    text: tuple[int, ...]
+
+
+def node_errors(bench: Bench, run: Run, rounds: Sequence[int], leaves: int) -> list[NodeError]:
     """Distances of node logits from a plain forward over the root path, largest entry of each, for some rounds and at
     most `leaves` paths of each."""
-    found: list[float] = []
+    found: list[NodeError] = []
     for number in rounds:
         forward = run.watch.rounds[number] if number < len(run.watch.rounds) else None
         if forward is not None and forward.logits is not None:
             for node, plain in _plain_nodes(bench, run, forward, leaves):
-                found.append(float((forward.logits[node] - plain).abs().max()))
+                path = [forward.tokens[at] for at in forward.path_to(node)]
+                distance = float((forward.logits[node] - plain).abs().max())
+                found.append(NodeError(distance, (*forward.committed, *path)))
     return found
 
 

@@ -8,6 +8,7 @@ front runs several of the others side by side and puts their results together.
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -49,11 +50,13 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
     torch.set_num_threads(args.get("threads") or (measure.threads_in_use() if task == "measure" else 1))
     try:
         progress(f"{task}: building models")
-        bench = _bench(args, progress)
-        answer["result"] = TASKS[task](bench, args, progress)
-        # Last, because the runtime chooses its strategy at its first use.
-        answer["subject"] = subject(bench)
-        answer["observed"] = observed(bench, args)
+        # Where a dispatched target is kept on disk.
+        with tempfile.TemporaryDirectory(prefix="compatfix-offload-") as scratch:
+            bench = _bench({**args, "scratch": scratch}, progress)
+            answer["result"] = TASKS[task](bench, args, progress)
+            # Last, because the runtime chooses its strategy at its first use.
+            answer["subject"] = subject(bench)
+            answer["observed"] = observed(bench, args)
     except TreeError as error:
         answer["error"] = {"code": error.code, "message": str(error), "detail": error.detail}
     except (NoClass, TinyError) as error:

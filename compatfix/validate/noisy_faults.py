@@ -8,10 +8,18 @@ from typing import Any
 from torch import nn
 
 from compatfix.validate.bench import Bench, Mode
-from compatfix.validate.bf16 import Noise, PlainText, Seen, exact_draft, measured_noise, noisy_difference, plain_text
+from compatfix.validate.bf16 import (
+    Noise,
+    PlainText,
+    Seen,
+    exact_draft,
+    kind_of,
+    measured_noise,
+    noisy_difference,
+    plain_text,
+)
 from compatfix.validate.faults import IDLE, MAY_BE_IDLE, PLANTED, idle, not_applicable, understood
 from compatfix.validate.oracle import Profile
-from compatfix.validate.rounding import token_kind
 
 PROMPTS = 2
 TOKENS = 24
@@ -98,10 +106,10 @@ def _seen(
         if run.error is not None:
             return {"by": "exception", "detail": f"{run.error['type']}: {run.error['message']}"}
         difference = noisy_difference(bench, run, text, len(text.tokens))
-        if difference and token_kind(difference["behind"], noise.logits, noise.unit) == "corruption":
+        if difference and kind_of(bench, difference, noise) == "corruption":
             return {"by": "tokens", "index": difference["index"], "margin": difference["margin"]}
         seen.add(bench, run, exact, nodes=True, drafts=True)
-    checks = noise.judged(seen)
+    checks = noise.judged(bench, seen)
     for check, result in checks.items():
         if result["why"]:
             return {"by": check, "detail": result["why"]}

@@ -11,6 +11,11 @@ or a few values a lot (the largest tells), so each is held against its own bound
 `unit` is the spacing of the dtype at the size of the quantity. It is a floor for models whose plain decoding agrees
 with itself to the last bit. docs/trust.md has the distributions that the factors were read from.
 
+A value beyond its bound may be a leap: a choice between experts that was nearly even fell otherwise. Values that the
+model itself moves as far when its layers round otherwise (nudged.py) are left out, as long as they are few:
+
+    leaps <= 1/16 of the values
+
 For tokens: the emitted token has the highest logit of its own forward, and both logits that are compared may be off by
 `e`, so by rounding it lies at most `2 * e` behind the best one of plain decoding, with `e` the largest noise.
 """
@@ -25,6 +30,7 @@ from typing import Any
 MEAN_FACTOR, LARGEST_FACTOR = 1.5, 3.0
 MEAN_FLOOR = 0.125
 TOKEN_FACTOR = 2.0
+LEAP_SHARE = 1 / 16
 # A mean over fewer values says little.
 FEWEST = 32
 
@@ -53,9 +59,21 @@ def spread(values: Iterable[float]) -> Spread:
     return Spread(len(found), sum(found) / len(found), max(found))
 
 
+def without_leaps(errors: Spread, leaps: list[float], largest: float) -> Spread:
+    """`errors` without those values, `largest` being the largest that stays; as they were where the leaps are many."""
+    count = errors.count - len(leaps)
+    if len(leaps) > LEAP_SHARE * errors.count or count <= 0:
+        return errors
+    return Spread(count, max(0.0, errors.mean * errors.count - sum(leaps)) / count, largest)
+
+
+def allowed_largest(noise: Spread, unit: float) -> float:
+    return LARGEST_FACTOR * max(noise.largest, unit)
+
+
 def corrupted(errors: Spread, noise: Spread, unit: float) -> str | None:
     """Why `errors` are more than rounding, in words with numbers; None where they are not."""
-    allowed = LARGEST_FACTOR * max(noise.largest, unit)
+    allowed = allowed_largest(noise, unit)
     if errors.largest > allowed:
         return f"up to {errors.largest:.2g} off, where rounding explains {allowed:.2g}"
     allowed = MEAN_FACTOR * max(noise.mean, MEAN_FLOOR * unit)

@@ -127,12 +127,7 @@ def _target(
     if args.get("values") == "checkpoint":
         return _from_shards(resolved, cut, Path(args["target"]), dtype, device, asked), "read from the checkpoint"
     with loading("slice"), torch.device(device):
-        previous = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)
-        try:
-            model = resolved.model_class._from_config(resolved.config, dtype=dtype, **asked)
-        finally:
-            torch.set_default_dtype(previous)
+        model = resolved.model_class._from_config(resolved.config, dtype=dtype, **asked)
     model.eval()
     reinitialise(model, args["seed"], [mask])
     return model, "random"

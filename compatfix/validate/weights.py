@@ -5,8 +5,9 @@ The same runs as on the tiny model, with the real draft in the oracle's place; i
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,8 @@ from compatfix.errors import UsageError
 from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench, chosen
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
+from compatfix.validate.device_map import read_device_map
+from compatfix.validate.devices import best_device, input_device
 from compatfix.validate.entries import TreeError
 from compatfix.validate.kernels import what_ran
 from compatfix.validate.load_tree import load_tree
@@ -74,10 +77,10 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     target_dir, draft_dir = Path(args["target"]), Path(args["draft"])
     _check_memory(target_dir, draft_dir)
     dtype = getattr(torch, args["dtype"]) if args.get("dtype") else "auto"
-    device = args.get("device") or ("cuda" if torch.cuda.is_available() else "cpu")
+    placing = _placing(args)
     loader: Any = getattr(transformers, args.get("loader") or tree.loader or DEFAULT_LOADER)
     progress(f"loading the target ({weight_bytes(target_dir) / GIB:.2f} GiB)", 0, 2)
-    target, surplus = _load(loader, target_dir, dtype, "target")
+    target, surplus = _load(loader, target_dir, dtype, "target", **placing)
     progress(f"loading the draft ({weight_bytes(draft_dir) / GIB:.2f} GiB)", 1, 2)
     draft_class: Any = tree.draft_class
     missing: list[str] | None = [] if args.get("incomplete_draft") else None
@@ -87,10 +90,12 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     block = getattr(draft.config, "block_size", options.get("block_size"))
     if mask is None or block is None:
         raise TreeError("CF406" if mask is None else "CF407", "the draft's config has no mask_token_id or block_size")
+    if "device_map" not in placing:
+        target = target.to(args.get("device") or best_device())
     bench = WeightsBench(
         tree=tree,
-        target=target.to(device).eval(),
-        draft=draft.to(device).eval(),
+        target=target.eval(),
+        draft=draft.to(input_device(target)).eval(),
         block=int(block),
         mask=int(mask),
         plain_tokens=without_mask(int(mask), int(text_config(target).vocab_size)),
@@ -101,6 +106,18 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     bench.missing = missing or []
     progress("loaded", 2, 2)
     return bench
+
+
+def _placing(args: Mapping[str, Any]) -> dict[str, Any]:
+    """What from_pretrained is told of the attention implementation and of where the target's parts go."""
+    told: dict[str, Any] = {}
+    if args.get("attn"):
+        told["attn_implementation"] = args["attn"]
+    if args.get("device_map"):
+        if importlib.util.find_spec("accelerate") is None:
+            raise Incomplete("--device-map needs accelerate, which is not installed", hint="pip install accelerate")
+        told |= {"device_map": read_device_map(args["device_map"]), "offload_folder": args["scratch"]}
+    return told
 
 
 def without_mask(mask: int, vocabulary: int) -> range:
@@ -144,11 +161,13 @@ def _summarise(row: dict[str, Any]) -> None:
 
 
 def _load(
-    loader: Any, directory: Path, dtype: Any, what: str, tolerated: list[str] | None = None
+    loader: Any, directory: Path, dtype: Any, what: str, tolerated: list[str] | None = None, **placing: Any
 ) -> tuple[Any, list[str]]:
     """The model and its surplus keys. Missing keys are an error, or are added to `tolerated` where that is given."""
     with loading(what):
-        model, info = loader.from_pretrained(directory, dtype=dtype, output_loading_info=True, local_files_only=True)
+        model, info = loader.from_pretrained(
+            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **placing
+        )
     missing = sorted(info.get("missing_keys", ()))
     mismatched = sorted(str(entry) for entry in info.get("mismatched_keys", ()))
     if tolerated is not None and not mismatched:

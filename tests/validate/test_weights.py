@@ -14,8 +14,9 @@ from tests.validate.conftest import TARGETS
 pytestmark = pytest.mark.usefixtures("clean_modules")
 
 
-def run(root: Path, target: Path, draft: Path | None, steps: list[str] | None = None) -> dict:
+def run(root: Path, target: Path, draft: Path | None, steps: list[str] | None = None, **options: str) -> dict:
     args = {"task": "weights", "tree": str(root), "target": str(target), "draft": draft and str(draft), "seed": 0}
+    args |= options
     said = (lambda stage, done=None, total=None: steps.append(stage)) if steps is not None else lambda *step: None
     return job.run({**args, "prompts": 3, "tokens": 16, "budgets": [8]}, said)
 
@@ -86,3 +87,29 @@ def test_a_directory_without_weights_or_shard_or_draft_says_so(checkpoint):
     assert "which is not there" in run(root, target, draft)["error"]["message"]
     assert "no weights" in run(root, TARGETS / "qwen3-8b", TARGETS / "qwen3-8b-dflash")["error"]["message"]
     assert "need a draft" in run(root, target, None)["error"]["message"]
+
+
+def test_a_target_dispatched_over_cpu_and_disk_is_judged_as_one_in_memory(checkpoint):
+    pytest.importorskip("accelerate")
+    near = dict.fromkeys(("embed_tokens", "norm", "rotary_emb", "layers.0", "layers.1"), "cpu")
+    depth = json.loads((checkpoint[1] / "config.json").read_text())["num_hidden_layers"]
+    far = dict.fromkeys([f"layers.{i}" for i in range(2, depth)], "disk")
+    places = {**{f"model.{name}": place for name, place in (near | far).items()}, "lm_head": "disk"}
+    whole, spread = run(*checkpoint), run(*checkpoint, device_map=json.dumps(places))
+    assert spread["error"] is None
+    assert [row["same"] for row in spread["result"]["modes"]] == [3, 3, 3]
+    assert spread["result"]["modes"][1]["accepted_length"] == whole["result"]["modes"][1]["accepted_length"]
+
+
+def test_attention_and_dtype_are_as_asked_and_told(checkpoint):
+    answer = run(*checkpoint, attn="eager", dtype="bfloat16")
+    assert (answer["result"]["attention"], answer["result"]["dtype"]) == ("eager", "bfloat16")
+    assert answer["result"]["device"] == "cpu"
+    assert run(*checkpoint)["result"]["attention"] == "sdpa"
+
+
+def test_an_attention_that_the_class_does_not_have_is_one_line(checkpoint):
+    answer = run(*checkpoint, attn="nowhere")
+    assert answer["error"]["code"] == "CF912"
+    assert "did not load" in answer["error"]["message"] and "nowhere" in answer["error"]["message"]
+    assert "\n" not in answer["error"]["message"]
