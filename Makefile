@@ -38,8 +38,9 @@ demo: setup
 	@echo
 	@$(BIN)/compatfix report summary reports reports/pair
 
+# Two at a time: whole modules, whose fixtures are dear. A gate's own two tasks share what is left.
 test: setup era
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: setup
 	$(BIN)/ruff check .

@@ -17,12 +17,12 @@ from torch import nn
 from compatfix.checkpoint.directory import read_checkpoint
 from compatfix.checkpoint.layers import tensors_of_layers
 from compatfix.introspect.classes import Resolved, config_from_dict, resolve
-from compatfix.introspect.memory import gigabytes
 from compatfix.introspect.shrink import text_part
 from compatfix.introspect.shrink_draft import draft_for_slice
 from compatfix.introspect.skeleton import build_skeleton
 from compatfix.introspect.slices import Slice, slice_of
 from compatfix.introspect.weights import reinitialise
+from compatfix.memory_plan import gigabytes
 from compatfix.validate.bench import DEFAULT_LOADER, Bench, chosen, plain_draft, read_config
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.devices import best_device, free_bytes
