@@ -19,6 +19,7 @@ from compatfix.diagnose.verdicts import Level, verdicts
 from compatfix.serial import to_plain
 from compatfix.validate import weights
 from compatfix.validate.entries import TreeError
+from compatfix.validate.load_model import Incomplete
 from compatfix.validate.measure import stop_tokens
 from compatfix.worker import JobError
 
@@ -37,7 +38,7 @@ def run(args: dict[str, Any], progress: Progress) -> dict[str, Any]:
         return _diagnosed(pair, args, progress)
     except TreeError as error:
         raise JobError(f"{error.code}: {error}; compatfix gate says more") from error
-    except weights.Incomplete as error:
+    except Incomplete as error:
         hint = error.detail.get("hint")
         raise JobError(f"CF912: {error}" + (f"; {hint}" if hint else "")) from error
 

@@ -21,6 +21,7 @@ from compatfix.validate import bf16, faults, long_run, losslessness, measure, sa
 from compatfix.validate.bench import Bench, Mode, build_bench
 from compatfix.validate.entries import TreeError
 from compatfix.validate.judge_sampling import ALARM, MODES
+from compatfix.validate.load_model import Incomplete
 from compatfix.validate.observed import observed
 from compatfix.validate.oracle import ORACLE
 from compatfix.validate.plain import text_config
@@ -61,7 +62,7 @@ def run(args: Args, progress: Progress) -> dict[str, Any]:
         answer["error"] = {"code": error.code, "message": str(error), "detail": error.detail}
     except (NoClass, TinyError) as error:
         answer["error"] = {"code": "CF013", "message": str(error), "detail": {}}
-    except weights.Incomplete as error:
+    except Incomplete as error:
         answer["error"] = {"code": "CF912", "message": str(error), "detail": error.detail}
     answer["seconds"] = time.perf_counter() - began
     answer["cpu_seconds"] = time.process_time()

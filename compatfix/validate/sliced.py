@@ -27,11 +27,12 @@ from compatfix.validate.bench import DEFAULT_LOADER, Bench, chosen, plain_draft,
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.devices import best_device, free_bytes
 from compatfix.validate.kernels import what_ran
+from compatfix.validate.load_model import Incomplete, loading
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import threads_in_use
 from compatfix.validate.noisy_faults import run_noisy_faults
 from compatfix.validate.oracle import ORACLE
-from compatfix.validate.weights import Incomplete, loading, without_mask
+from compatfix.validate.weights import without_mask
 
 FIRST_PROMPT = 900
 # Room for activations, caches and float32 copies of single tensors beside the weights.

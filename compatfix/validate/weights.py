@@ -6,9 +6,7 @@ The same runs as on the tiny model, with the real draft in the oracle's place; i
 from __future__ import annotations
 
 import importlib.util
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,6 +14,8 @@ from typing import Any
 import torch
 
 from compatfix.errors import UsageError
+from compatfix.memory_plan import RunPlan, gigabytes
+from compatfix.serial import to_plain
 from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench, chosen
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
@@ -23,10 +23,12 @@ from compatfix.validate.device_map import read_device_map
 from compatfix.validate.devices import best_device, input_device
 from compatfix.validate.entries import TreeError
 from compatfix.validate.kernels import what_ran
+from compatfix.validate.load_model import Incomplete, check_buffers, load, loading
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import run_measure
 from compatfix.validate.noisy_faults import run_noisy_faults
 from compatfix.validate.plain import text_config
+from compatfix.validate.room import check_room
 from compatfix.validate.sampler import Sampler
 from compatfix.validate.tally import histogram, per_position
 
@@ -40,18 +42,6 @@ TEXTS = (
     "Write a short letter to a neighbour whose dog barks at night.",
     "What is the difference between a list and a tuple in Python?",
 )
-GIB = 1 << 30
-
-
-class Incomplete(Exception):
-    """The checkpoint cannot be judged: it does not load, keys are missing or of another shape, or it does not fit.
-
-    `detail` may hold a "hint": what to do, where the code's own advice does not fit.
-    """
-
-    def __init__(self, message: str, **detail: Any) -> None:
-        super().__init__(message)
-        self.detail = detail
 
 
 class WeightsBench(Bench):
@@ -60,6 +50,7 @@ class WeightsBench(Bench):
     prompts: list[list[int]]
     surplus: list[str]
     missing: list[str]
+    plan: RunPlan | None
 
     def prompt(self, index: int) -> list[int]:
         return self.prompts[index % len(self.prompts)] if self.prompts else super().prompt(index)
@@ -75,23 +66,27 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     except UsageError as error:
         raise Incomplete(str(error)) from error
     target_dir, draft_dir = Path(args["target"]), Path(args["draft"])
-    _check_memory(target_dir, draft_dir)
     dtype = getattr(torch, args["dtype"]) if args.get("dtype") else "auto"
-    placing = _placing(args)
-    loader: Any = getattr(transformers, args.get("loader") or tree.loader or DEFAULT_LOADER)
-    progress(f"loading the target ({weight_bytes(target_dir) / GIB:.2f} GiB)", 0, 2)
-    target, surplus = _load(loader, target_dir, dtype, "target", **placing)
-    progress(f"loading the draft ({weight_bytes(draft_dir) / GIB:.2f} GiB)", 1, 2)
+    placing, device = _placing(args), args.get("device") or best_device()
+    name = args.get("loader") or tree.loader or DEFAULT_LOADER
+    loader: Any = getattr(transformers, name)
+    # Where parts go to the disk there is always room.
+    plan = None if "device_map" in placing else check_room(args, name, device)
+    progress(f"loading the target ({gigabytes(weight_bytes(target_dir))})", 0, None)
+    target, surplus = load(loader, target_dir, dtype, "target", progress, **placing)
+    progress(f"loading the draft ({gigabytes(weight_bytes(draft_dir))})", 0, None)
     draft_class: Any = tree.draft_class
     missing: list[str] | None = [] if args.get("incomplete_draft") else None
-    draft, draft_surplus = _load(draft_class, draft_dir, target.dtype, "draft", missing)
+    draft, draft_surplus = load(draft_class, draft_dir, target.dtype, "draft", progress, missing)
+    if missing is None:
+        check_buffers(draft, "draft")
     options = getattr(draft.config, "dflash_config", None) or {}
     mask = options.get("mask_token_id", getattr(draft.config, "mask_token_id", None))
     block = getattr(draft.config, "block_size", options.get("block_size"))
     if mask is None or block is None:
         raise TreeError("CF406" if mask is None else "CF407", "the draft's config has no mask_token_id or block_size")
     if "device_map" not in placing:
-        target = target.to(args.get("device") or best_device())
+        target = target.to(device)
     bench = WeightsBench(
         tree=tree,
         target=target.eval(),
@@ -104,7 +99,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     bench.prompts = _tokenised(target_dir, args.get("texts") or ())
     bench.surplus = [*surplus, *draft_surplus]
     bench.missing = missing or []
-    progress("loaded", 2, 2)
+    bench.plan = plan
     return bench
 
 
@@ -137,7 +132,8 @@ def run_weights(bench: Bench, args: dict[str, Any], report: Callable[[str, int, 
     broken = any(row["error"] for row in table["modes"])
     table["faults"] = [] if broken else run_noisy_faults(bench, shown, prompts, None, report)
     has_tokenizer = bool(bench.prompts)
-    told = {"surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
+    plan = None if bench.plan is None else to_plain(bench.plan)
+    told = {"plan": plan, "surplus": bench.surplus, "text_prompts": has_tokenizer, "baseline": CHAIN.name}
     return {**table, **what_ran(bench.target), **told}
 
 
@@ -158,57 +154,6 @@ def _summarise(row: dict[str, Any]) -> None:
     row["accepted_length"] = fmean(lengths) if lengths else None
     row["histogram"], row["per_position"] = histogram(lengths), per_position(lengths)
     row["forwards_per_token"] = row["forwards"] / row["tokens"] if row["tokens"] else None
-
-
-def _load(
-    loader: Any, directory: Path, dtype: Any, what: str, tolerated: list[str] | None = None, **placing: Any
-) -> tuple[Any, list[str]]:
-    """The model and its surplus keys. Missing keys are an error, or are added to `tolerated` where that is given."""
-    with loading(what):
-        model, info = loader.from_pretrained(
-            directory, dtype=dtype, output_loading_info=True, local_files_only=True, **placing
-        )
-    missing = sorted(info.get("missing_keys", ()))
-    mismatched = sorted(str(entry) for entry in info.get("mismatched_keys", ()))
-    if tolerated is not None and not mismatched:
-        tolerated += missing
-    elif missing or mismatched:
-        named = (missing or mismatched)[0]
-        kind = "missing" if missing else "of another shape"
-        count = len(missing) + len(mismatched)
-        raise Incomplete(
-            f"{count} keys of the {what} are {kind} for {type(model).__name__}: {named}, …",
-            missing=missing[:20],
-            mismatched=mismatched[:20],
-        )
-    return model, sorted(info.get("unexpected_keys", ()))
-
-
-@contextmanager
-def loading(what: str) -> Iterator[None]:
-    """Whatever the library raises over a checkpoint is said of the checkpoint; only want of memory is not its fault."""
-    try:
-        yield
-    except Exception as error:
-        lines = str(error).strip().splitlines()
-        message = lines[0] if lines else ""
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in message:
-            raise
-        raise Incomplete(f"the {what} did not load: {type(error).__name__}: {message}") from error
-
-
-def _check_memory(*directories: Path) -> None:
-    needed = sum(map(weight_bytes, directories))
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return
-    if needed > free:
-        raise Incomplete(
-            f"the checkpoints need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB are free",
-            needed=needed,
-            hint="run on a machine with that much free memory",
-        )
 
 
 def _tokenised(directory: Path, texts: Sequence[str]) -> list[list[int]]:

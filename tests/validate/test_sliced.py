@@ -9,7 +9,7 @@ import torch
 
 from compatfix.validate import job, sliced
 from compatfix.validate.judge_kernels import judge_kernels
-from compatfix.validate.weights import Incomplete
+from compatfix.validate.load_model import Incomplete
 from tests.validate.conftest import TARGETS, WRONG
 
 pytestmark = pytest.mark.usefixtures("clean_modules")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from compatfix.validate import job
 from compatfix.validate.judge_weights import judge_weights
+from compatfix.validate.load_model import Incomplete, check_buffers
 from tests.validate.conftest import TARGETS
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
@@ -25,7 +28,11 @@ def test_a_complete_checkpoint_is_lossless_and_measured(checkpoint):
     steps: list[str] = []
     answer = run(*checkpoint, steps)
     assert answer["error"] is None
-    assert any(step.startswith("loading the target") for step in steps)
+    # A step for each tensor, of the draft too.
+    assert steps.count("loading the target") > 40 and steps.count("loading the draft") == 3
+    plan = answer["result"]["plan"]
+    assert [item["key"] for item in plan["items"]] == ["target", "draft", "kv", "draft kv", "hidden needed", "logits"]
+    assert plan["items"][0]["bytes"] == sum(file.stat().st_size for file in checkpoint[1].glob("*.safetensors"))
     assert [row["mode"] for row in answer["result"]["modes"]] == ["plain", "chain", "tree-8"]
     assert all(row["same"] == 3 for row in answer["result"]["modes"])
     scopes, _ = judge_weights("weights", True, answer, None)
@@ -70,13 +77,13 @@ def test_a_file_that_is_no_checkpoint_fails_the_weights_with_its_message(checkpo
 
 
 def test_want_of_memory_is_not_the_checkpoint_s_fault(checkpoint, monkeypatch):
-    from compatfix.validate import weights
+    from compatfix.validate import load_model, weights
 
     def out_of_memory(*args: object) -> None:
-        with weights.loading("target"):
+        with load_model.loading("target"):
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(weights, "_load", out_of_memory)
+    monkeypatch.setattr(weights, "load", out_of_memory)
     with pytest.raises(RuntimeError, match="allocate memory"):
         run(*checkpoint)
 
@@ -113,3 +120,38 @@ def test_an_attention_that_the_class_does_not_have_is_one_line(checkpoint):
     assert answer["error"]["code"] == "CF912"
     assert "did not load" in answer["error"]["message"] and "nowhere" in answer["error"]["message"]
     assert "\n" not in answer["error"]["message"]
+
+
+def test_what_does_not_fit_is_refused_with_its_parts_before_it_is_loaded(checkpoint, monkeypatch):
+    from compatfix.profiles import Device
+    from compatfix.validate import room
+
+    monkeypatch.setattr(room, "free_devices", lambda: ((Device("memory", "cpu", 1 << 30, free=200_000),), None))
+    steps: list[str] = []
+    answer = run(*checkpoint, steps)
+    assert answer["error"]["code"] == "CF912"
+    message = answer["error"]["message"]
+    assert re.match(r"does not fit: \d MB short on memory \(\d MB needed, 200 kB free, 5% kept back\): ", message)
+    assert re.search(r"target weights \d+ kB, .*keys and values of 528 tokens \d+ kB", message)
+    assert (
+        "--device-map auto" in answer["error"]["detail"]["hint"] and "--on slice" in answer["error"]["detail"]["hint"]
+    )
+    assert not any(step.startswith("loading") for step in steps)
+
+
+class Rope(torch.nn.Module):
+    config = None
+
+    def __init__(self, config=None):
+        super().__init__()
+        self.register_buffer("inv_freq", torch.arange(1.0, 5.0), persistent=False)
+
+
+def test_buffers_that_loading_left_unset_are_named():
+    model = Rope()
+    check_buffers(model, "draft")
+    model.inv_freq.mul_(1.001)
+    check_buffers(model, "draft")
+    model.inv_freq.zero_()
+    with pytest.raises(Incomplete, match=r"^buffer inv_freq of the draft is not what Rope makes of its config$"):
+        check_buffers(model, "draft")
