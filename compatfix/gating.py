@@ -23,8 +23,9 @@ from compatfix.validate.entry_statement import entry_statement
 
 Patching = Literal["copy", "in-place"]
 
-# Families of inspection's findings that a validation does not answer by experiment: environment, pairing, memory.
-STANDING = ("CF0", "CF4", "CF6")
+# Families of inspection's findings that a validation does not answer by experiment: environment, pairing, memory,
+# the files of the checkpoints.
+STANDING = ("CF0", "CF4", "CF6", "CF8")
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,29 @@ class TensorMatch:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Of one part of the model (mlp, self_attn, lm_head): how many of its matrices are stored quantised."""
+
+    part: str
+    quantised: int
+    matrices: int
+    recurrent: bool = False
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How a checkpoint is quantised: `form` is the method's own name for its variant, `kept` are the modules that the
+    config leaves out, `rotated` names transforms that rotate the hidden states, `shares` are read from headers."""
+
+    method: str
+    form: str | None = None
+    bits: int | None = None
+    kept: tuple[str, ...] = ()
+    rotated: str | None = None
+    shares: tuple[Share, ...] = ()
+
+
+@dataclass(frozen=True)
 class CheckpointProfile:
     """The weights in a model directory, from headers and indices alone; see compatfix.checkpoint.directory.
 
@@ -315,3 +338,4 @@ class Inspection:
     draft_checkpoint: CheckpointProfile | None = None
     tokenizer: TokenizerProfile | None = None
     draft_tokenizer: TokenizerProfile | None = None
+    quantisation: Quantisation | None = None

@@ -39,6 +39,7 @@ from compatfix.checks.pairing import (
     target_depth_differs,
     vocabulary_differs,
 )
+from compatfix.checks.quantisation import quantised_target, recurrent_layers_quantised, rotated_basis
 from compatfix.checks.structure import (
     embedding_scaled,
     hidden_state_layout,
@@ -85,6 +86,9 @@ ALL_CHECKS: tuple[Check, ...] = (
     tensors_missing,
     shapes_differ,
     tensors_surplus,
+    quantised_target,
+    rotated_basis,
+    recurrent_layers_quantised,
     stored_oddly,
     pickled,
     not_matched,

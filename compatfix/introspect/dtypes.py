@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from compatfix.checkpoint.quantisation import describe_quantisation
 from compatfix.introspect.configfile import text_config
 
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "int8": 1}
-# What quantisation methods store for a weight where the config does not say, in bits.
-METHOD_BITS = {"fp8": 8, "mxfp4": 4, "nvfp4": 4, "awq": 4, "gptq": 4}
 
 
 def dtype_of(config: Mapping[str, Any]) -> str:
@@ -27,10 +26,7 @@ def bytes_of(dtype: str) -> int:
 
 def quantisation_of(config: Mapping[str, Any]) -> tuple[str | None, float | None]:
     """The quantisation method of the checkpoint and the bytes it stores for a weight, where it can be told."""
-    for part in (config, text_config(dict(config))):
-        quantisation = part.get("quantization_config")
-        if isinstance(quantisation, Mapping):
-            method = str(quantisation.get("quant_method", "unknown"))
-            bits = quantisation.get("bits", METHOD_BITS.get(method))
-            return method, bits / 8 if isinstance(bits, (int, float)) else None
-    return None, None
+    found = describe_quantisation(config, None)
+    if found is None:
+        return None, None
+    return found.method, found.bits / 8 if found.bits else None

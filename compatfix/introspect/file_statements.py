@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from compatfix.memory_plan import count_of, gigabytes
 from compatfix.model import Evidence, Statement
-from compatfix.profiles import CheckpointProfile, DraftProfile, TokenizerProfile
+from compatfix.profiles import CheckpointProfile, DraftProfile, Quantisation, TargetProfile, TokenizerProfile
+from compatfix.serial import to_plain
 
 
 def checkpoint_lines(topic: str, checkpoint: CheckpointProfile | None) -> Iterator[Statement]:
@@ -38,6 +39,32 @@ def checkpoint_lines(topic: str, checkpoint: CheckpointProfile | None) -> Iterat
             "; stored all the same" if match.tied_stored else "; not stored"
         )
         yield Statement(topic, "tied", text, "read", {"tied": list(match.tied), "stored": list(match.tied_stored)})
+
+
+def quantisation_lines(
+    quantisation: Quantisation | None, target: TargetProfile, draft: DraftProfile | None
+) -> Iterator[Statement]:
+    topic = "quantisation"
+    if quantisation is None:
+        return
+    form = f" ({quantisation.form})" if quantisation.form else ""
+    bits = f", {quantisation.bits} bits a weight" if quantisation.bits else ""
+    yield Statement(topic, "method", f"{quantisation.method}{form}{bits}", "read", quantisation.method)
+    if quantisation.shares:
+        told = ", ".join(
+            f"{share.part} {share.quantised} of {share.matrices} matrices" for share in quantisation.shares
+        )
+        yield Statement(topic, "shares", f"quantised by the headers: {told}", "read", to_plain(quantisation.shares))
+    elif quantisation.kept:
+        shown = ", ".join(quantisation.kept[:6]) + (" …" if len(quantisation.kept) > 6 else "")
+        yield Statement(topic, "kept", f"the config keeps {shown} as they are", "read", list(quantisation.kept))
+    seam = f"layers compute in {target.dtype}"
+    seam += (
+        f", the draft is stored in {draft.dtype} and takes hidden states, embeddings and head of it" if draft else ""
+    )
+    yield Statement(topic, "seams", seam, "read", {"target": target.dtype, "draft": draft.dtype if draft else None})
+    text = "the tiny model is not quantised: these kernels stay unmeasured, and lossless means equal to plain decoding "
+    yield Statement(topic, "unmeasured", f"{text}of the same quantised model (--on weights)", "assumed")
 
 
 def tokenizer_lines(tokenizer: TokenizerProfile | None, rows: int, draft: DraftProfile | None) -> Iterator[Statement]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from compatfix.checkpoint.describe import checkpoint_in
+from compatfix.checkpoint.quantisation import describe_quantisation
 from compatfix.checkpoint.tokenizer import read_tokenizer
 from compatfix.errors import UsageError
 from compatfix.introspect.checkpoints import describe_draft_checkpoint, describe_target_checkpoint
@@ -12,7 +14,7 @@ from compatfix.introspect.configfile import read_config, read_target_config
 from compatfix.introspect.draft import read_draft
 from compatfix.introspect.dtypes import quantisation_of
 from compatfix.introspect.environment import describe_environment
-from compatfix.introspect.file_statements import checkpoint_lines, tokenizer_lines
+from compatfix.introspect.file_statements import checkpoint_lines, quantisation_lines, tokenizer_lines
 from compatfix.introspect.memory import plan_memory
 from compatfix.introspect.statements import statements_of
 from compatfix.introspect.target import describe_target
@@ -78,12 +80,24 @@ def inspect(
     progress("reading the tokenizer")
     tokenizer = describe_tokenizer(target_path, config, draft.mask_token_id if draft is not None else None)
     draft_tokenizer = read_tokenizer(draft_path, read_config(draft_path)) if draft_path is not None else None
+    stored = checkpoint_in(target_path)
+    quantisation = describe_quantisation(config, stored.tensors if stored is not None and stored.tensors else None)
     lines = (
         *statements_of(target, draft, environment, memory),
         *checkpoint_lines("checkpoint", checkpoint),
         *checkpoint_lines("draft checkpoint", draft_checkpoint),
+        *quantisation_lines(quantisation, target, draft),
         *tokenizer_lines(tokenizer, target.vocab_size, draft),
     )
     return Inspection(
-        target, draft, environment, memory, lines, checkpoint, draft_checkpoint, tokenizer, draft_tokenizer
+        target,
+        draft,
+        environment,
+        memory,
+        lines,
+        checkpoint,
+        draft_checkpoint,
+        tokenizer,
+        draft_tokenizer,
+        quantisation,
     )

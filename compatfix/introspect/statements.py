@@ -47,9 +47,6 @@ def structure(target: TargetProfile) -> Iterator[Statement]:
     if not target.transforms:
         text = "no embedding scale, logit scale or soft-cap in the config"
         yield Statement(topic, "transform", text, "read", {})
-    if target.quantised:
-        text = f"the checkpoint is quantised: {target.quantised}"
-        yield Statement(topic, "quantised", text, "read", target.quantised)
 
 
 def _class_lines(topic: str, profile: ClassProfile, chosen: bool) -> Iterator[Statement]:
