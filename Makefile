@@ -28,8 +28,12 @@ $(ERA)/.done: $(VENV)/.done constraints/era-4.57.6.txt
 		> "$$($(ERA)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz-shared-torch.pth"
 	touch $@
 
-# First a configuration without weights, then a small trained pair with them; what both came to is said at the end.
+# First 54 GB of checkpoint that lie on no disk (true headers, no values), which inspect reads and loads nothing of; then
+# a configuration without weights, then a small trained pair with them. What both came to is said at the end.
 demo: setup
+	@sparse=$$(mktemp -d) && trap 'rm -rf "$$sparse"' EXIT && \
+		$(BIN)/python -m compatfix.demo.sparse_checkpoint "$$sparse/Qwen3.6-27B" --config $(TARGETS)/qwen3.6-27b && \
+		$(BIN)/compatfix inspect "$$sparse/Qwen3.6-27B" --draft $(TARGETS)/qwen3.6-27b-dflash
 	$(BIN)/compatfix gate vendor/ddtree_ref --target $(TARGETS)/qwen3.6-27b \
 		--draft $(TARGETS)/qwen3.6-27b-dflash --patch copy
 	$(BIN)/compatfix gate vendor/ddtree_ref --target $(PAIR)/target --draft $(PAIR)/draft --patch copy --no-ladder \

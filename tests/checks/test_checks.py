@@ -153,9 +153,6 @@ QUIET = {
     "a package that nothing needs": without_package("causal-conv1d", wanted=False),
     "a text model knows nothing of the notes": with_target(classes=(class_profile("SomeLM"),)),
     "a wrapper that has the path": with_target(classes=(*WRAPPER[:1], class_profile("Other", NOTED, claimed=True))),
-    "recurrent layers that are kept": replace(
-        FINE, quantisation=None, checkpoint=replace(CheckpointProfile("target", "safetensors"), tensors=3)
-    ),
     "a probe that cannot tell": with_answer(answer("rollback_restores_state", None)),
     "derived ids are not judged": with_draft(layer_ids=(2, 10, 18, 26, 34), layer_ids_at="nowhere"),
     "the last layer before its norm": with_draft(layer_ids=(1, 9, 17, 25, 34)),
