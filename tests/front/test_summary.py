@@ -20,7 +20,7 @@ def test_the_demo_is_told_from_the_crash_to_the_proof():
     assert told[0].startswith("As published, the code stops on this target at dflash.py:")
     assert "wrong text: 1.14 tokens per round with a good draft, where right code has 4.70" in told[1]
     assert told[2].startswith("Patched, it gives exactly the text that the target gives alone: 80 of 80 texts.")
-    assert "10 of 10 faults planted on purpose were seen" in told[2]
+    assert "14 of 14 faults planted on purpose were seen" in told[2]
     assert told[3] == "Not measured here, so not known: kernels, weights, draft, speed."
     assert "`compatfix patch vendor/ddtree_ref` writes the 39 fixes" in told[4]
 

@@ -31,7 +31,8 @@ def test_the_scopes_of_a_green_run():
     }
     kernels = next(case for case in scopes if case.attrib["name"] == "kernels")
     assert kernels[0].attrib["message"] == (
-        "unmeasured: attention kernels and fast paths of the machine that will run it → run the gate on that machine"
+        "unmeasured: attention kernels and fast paths of the machine that will run it → gate --on slice, on the machine "
+        "that will run it"
     )
 
 
@@ -63,7 +64,9 @@ def test_every_measured_check_is_a_case():
     assert checks["planted fault sibling-leaked is caught"] == "system-out"
     assert checks["planted fault window-mask-missing is caught"] == "skipped"
     assert checks["chain on bf16: differing texts are rounding"] == "system-out"
-    assert len(checks) == 14 + 11 + 3
+    sections = example().sections
+    modes = len(sections["losslessness"]["modes"]) + len(sections["bf16"]["modes"])
+    assert len(checks) == modes + len(sections["faults"])
 
 
 def test_faults_that_were_not_seen_and_texts_that_differ_fail():
