@@ -31,8 +31,8 @@ def test_the_scopes_of_a_green_run():
     }
     kernels = next(case for case in scopes if case.attrib["name"] == "kernels")
     assert kernels[0].attrib["message"] == (
-        "unmeasured: attention kernels and fast paths of the machine that will run it → gate --on slice, on the machine "
-        "that will run it"
+        "unmeasured: attention kernels and fast paths of the machine that will run it → gate --on slice, on the "
+        "machine that will run it"
     )
 
 
