@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,9 +17,8 @@ from compatfix.answered import unanswered
 from compatfix.attest.fingerprint import Used
 from compatfix.attest.state import State, tree_state
 from compatfix.codes import CODES
-from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Statement, Verdict, unmeasured
+from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Verdict, unmeasured
 from compatfix.process import OnStep, Worker, WorkerFailed, worker
-from compatfix.validate.entry_statement import entry_statement
 
 Patching = Literal["copy", "in-place"]
 
@@ -126,7 +125,9 @@ def judge(
 
     `used` is told what was really read. A tree whose code changes meanwhile passes nothing.
     """
-    from compatfix.validate.plan import ValidateRequest, validate
+    from compatfix.validate.plan import validate
+    from compatfix.validate.run_statements import how_it_drifted, what_ran, what_was_sampled
+    from compatfix.validate.tasks import ValidateRequest
     from compatfix.validate.timing_statements import what_was_timed
 
     check_input(target, draft, options.on, options.values)
@@ -180,51 +181,15 @@ def judge(
         kind,
         {**subject, **versions},
         statements=(
-            *_what_ran(versions, outcome.sections.get("validation", {})),
-            *_what_was_sampled(outcome.sections),
+            *what_ran(versions, outcome.sections.get("validation", {})),
+            *what_was_sampled(outcome.sections),
             *what_was_timed(outcome.sections),
-            *_how_it_drifted(outcome.sections),
+            *how_it_drifted(outcome.sections),
         ),
         findings=findings,
         verdict=Verdict(scopes),
         sections={**outcome.sections, **({"cache": layout} if layout is not None else {})},
     )
-
-
-def _what_ran(versions: Mapping[str, str], ran: Mapping[str, Any]) -> tuple[Statement, ...]:
-    """What the verdict is about: environment, classes, entry points, strategy."""
-    topic = "what was run"
-    environment = ", ".join(f"{name} {version}" for name, version in versions.items())
-    lines = [Statement(topic, "environment", environment, "measured")]
-    if "target_class" in ran:
-        loader = f", as {ran['loader_place']} loads it ({ran['loader']})" if ran.get("loader_place") else ""
-        lines += [
-            Statement(topic, "target class", f"tiny {ran['target_class']}{loader}", "measured"),
-            entry_statement(ran),
-        ]
-    runtime = ran.get("runtime")
-    if runtime and runtime.get("strategy"):
-        numbers = f"noise {runtime['noise']:.2g}, smallest planted fault {runtime['fault']:.2g}"
-        lines.append(Statement(topic, "strategy", f"verification by {runtime['strategy']} ({numbers})", "measured"))
-    return tuple(lines)
-
-
-def _what_was_sampled(sections: Mapping[str, Any]) -> tuple[Statement, ...]:
-    section = sections.get("sampling")
-    if section is None:
-        return ()
-    told = ", ".join(f"{row['mode']} {row['status']} ({row['tokens']} tokens)" for row in section["modes"])
-    text = f"sampling at {section['sampler']} against the target's exact chances: {told}"
-    return (Statement("what was run", "sampling", text, "measured", section["modes"]),)
-
-
-def _how_it_drifted(sections: Mapping[str, Any]) -> tuple[Statement, ...]:
-    from compatfix.validate.judge_long_run import praise_long_run
-
-    section = sections.get("long_run")
-    if section is None:
-        return ()
-    return (Statement("what was run", "long run", praise_long_run(section), "measured", section["modes"]),)
 
 
 def check_input(target: str, draft: str | None, on: str, values: str = "random") -> None:

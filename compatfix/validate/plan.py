@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from compatfix.model import Finding, ScopeVerdict
 from compatfix.process import OnStep, Step, Worker, WorkerFailed
@@ -20,66 +20,16 @@ from compatfix.serial import to_plain
 from compatfix.validate.benchmark import benchmark
 from compatfix.validate.judge import CodeData, judge_code
 from compatfix.validate.judge_kernels import judge_kernels
-from compatfix.validate.judge_sampling import ALARM, LIMIT, MODES, status
+from compatfix.validate.judge_sampling import ALARM, LIMIT, status
 from compatfix.validate.judge_speed import with_measured
 from compatfix.validate.judge_weights import judge_weights
 from compatfix.validate.ladder import climb, rung_of
 from compatfix.validate.measured import summarise
 from compatfix.validate.tally import merge, stopped
+from compatfix.validate.tasks import Task, ValidateRequest, sliced_task, tasks_of, timed_task
 
-TASK_SECONDS = 600.0
-SIDE_PROMPTS, SIDE_TOKENS = 8, 32
-BF16_PROMPTS, BF16_TOKENS = 4, 24
-SLICE_PROMPTS, SLICE_TOKENS = 4, 24
 LADDER_TOKENS = 24
-# Share of the time limit after which no further repetition is begun.
-TIMED_SHARE = 0.8
 CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling", "long-run")
-
-
-@dataclass(frozen=True)
-class ValidateRequest:
-    """What to validate and how much of it.
-
-    `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
-    unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
-    `jobs` tasks run side by side. `dtype`, `device`, `attn` (an attention implementation) and `device_map` do
-    not count on the tiny model; `values` says what fills a slice. With a `temperature`, `samples`
-    texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `results` are what the user
-    said of entry points, as `roles.parse_choices` reads it. `texts` are the prompts for real weights, in place of
-    a few; `repetitions` is how often each is timed in every mode, 0 for not at all.
-    `long_run` above 0 is the length of one more text per mode, on the tiny model.
-    """
-
-    tree: str
-    target: str
-    draft: str | None = None
-    seed: int = 0
-    prompts: int = 24
-    tokens: int = 64
-    budgets: tuple[int, ...] = (32, 64)
-    on: Literal["tiny", "slice", "weights"] = "tiny"
-    ladder_tree: str | None = None
-    loader: str | None = None
-    bf16: bool = True
-    jobs: int = 2
-    time_limit: float | None = TASK_SECONDS
-    memory_limit: int | None = None
-    dtype: str | None = None
-    device: str | None = None
-    attn: str | None = None
-    device_map: str | None = None
-    values: Literal["random", "checkpoint"] = "random"
-    temperature: float | None = None
-    top_p: float = 1.0
-    top_k: int = 0
-    samples: int = 96
-    texts: tuple[str, ...] = ()
-    entries: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-    repetitions: int = 3
-    long_run: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,9 +52,9 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
     # Before any two tasks wait for it at once.
     worker.wait_ready()
     runner = _Runner(worker, request, on_step)
-    results = runner.run(_tasks(request))
+    results = runner.run(tasks_of(request))
     if request.on == "slice" and not runner.hopeless:
-        runner.alone(_sliced(request))
+        runner.alone(sliced_task(request))
     weights = runner.one("weights")
     kernels, of_kernels = judge_kernels(
         request.on, runner.one("slice"), runner.failures.get("slice"), (weights or {}).get("result")
@@ -113,7 +63,7 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
     why_not = _why_not_timed(request, scopes[0])
     if weights and why_not is None:
         # Alone, since what runs beside it would be timed too.
-        runner.alone(_timed(request))
+        runner.alone(timed_task(request))
     data = _gather(results, runner)
     code, findings = judge_code(data)
     sections = _sections(request, data, results)
@@ -134,61 +84,12 @@ def validate(worker: Worker, request: ValidateRequest, on_step: OnStep = lambda 
     )
 
 
-@dataclass(frozen=True)
-class _Task:
-    """`needs_right` tasks are not started once the tree is known to be wrong: they would only repeat it."""
-
-    name: str
-    args: Mapping[str, Any]
-    needs_right: bool = True
-
-
-def _tasks(request: ValidateRequest) -> list[_Task]:
-    """Longest first. The prompts are dealt out to as many tasks as run side by side."""
-    shares = max(1, min(request.jobs, request.prompts))
-    size = {"tokens": request.tokens}
-    tasks = [
-        _Task("losslessness", {**size, "indices": list(range(share, request.prompts, shares))}, needs_right=False)
-        for share in range(shares)
-    ]
-    if request.ladder_tree is not None:
-        tasks.append(_Task("ladder", {}, needs_right=False))
-    tasks.append(_Task("situations", {"prompts": SIDE_PROMPTS, "tokens": SIDE_TOKENS}))
-    if request.bf16:
-        tasks.append(_Task("bf16", {"prompts": BF16_PROMPTS, "tokens": BF16_TOKENS}))
-    tasks.append(_Task("faults", {}))
-    if request.temperature is not None:
-        sampler = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
-        # A task for each mode: a time limit that is enough for one need not be for all.
-        size = {"texts": request.samples, "shares": MODES}
-        tasks += [_Task("sampling", {**sampler, **size, "share": share}) for share in range(MODES)]
-    if request.long_run:
-        tasks.append(_Task("long-run", {"tokens": request.long_run}))
-    if request.on == "weights":
-        own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts)}
-        tasks.append(_Task("weights", {**own, "tokens": request.tokens}))
-    return tasks
-
-
-def _sliced(request: ValidateRequest) -> _Task:
-    return _Task("slice", {"prompts": SLICE_PROMPTS, "tokens": SLICE_TOKENS, "values": request.values})
-
-
 def _distinct(*findings: Finding) -> tuple[Finding, ...]:
     """On the checkpoint, scopes kernels and weights are judged by one run."""
     seen: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         seen.setdefault((finding.code, finding.message), finding)
     return tuple(seen.values())
-
-
-def _timed(request: ValidateRequest) -> _Task:
-    own = {"prompts": len(request.texts) or SIDE_PROMPTS, "texts": list(request.texts), "tokens": request.tokens}
-    sampler = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
-    seconds = None if request.time_limit is None else TIMED_SHARE * request.time_limit
-    return _Task(
-        "measure", {**own, **sampler, "repetitions": request.repetitions, "seconds": seconds}, needs_right=False
-    )
 
 
 def _why_not_timed(request: ValidateRequest, weights: ScopeVerdict) -> str | None:
@@ -216,8 +117,8 @@ class _Runner:
         self.skipped: list[str] = []
         self.hopeless = False
 
-    def run(self, tasks: Sequence[_Task]) -> dict[str, list[Any]]:
-        waiting: queue.SimpleQueue[tuple[int, _Task]] = queue.SimpleQueue()
+    def run(self, tasks: Sequence[Task]) -> dict[str, list[Any]]:
+        waiting: queue.SimpleQueue[tuple[int, Task]] = queue.SimpleQueue()
         for numbered in enumerate(tasks):
             waiting.put(numbered)
         errors: list[BaseException] = []
@@ -243,7 +144,7 @@ class _Runner:
             self.results.setdefault(name, []).append(answer)
         return self.results
 
-    def alone(self, task: _Task) -> None:
+    def alone(self, task: Task) -> None:
         """Runs a task when no other does; a failure of its own spoils nothing else."""
         try:
             self.results[task.name] = [self._call(task.name, task.args)]
@@ -253,7 +154,7 @@ class _Runner:
     def one(self, name: str) -> Any:
         return next(iter(self.results.get(name, ())), None)
 
-    def _one(self, number: int, task: _Task) -> None:
+    def _one(self, number: int, task: Task) -> None:
         if task.needs_right and self.hopeless:
             self.skipped.append(task.name)
             return

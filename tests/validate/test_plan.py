@@ -10,8 +10,9 @@ import pytest
 from compatfix.model import FileChange, Fix, Location, PatchPlan
 from compatfix.process import Worker
 from compatfix.validate.ladder import _rule_for, rung_of
-from compatfix.validate.plan import ValidateRequest, validate
+from compatfix.validate.plan import validate
 from compatfix.validate.tally import add_lengths, histogram, new_tally, per_position
+from compatfix.validate.tasks import ValidateRequest
 from tests.validate.conftest import TARGETS
 
 

@@ -21,9 +21,10 @@ from compatfix.validate.judge_sampling import (
     status,
     wrong_sampling,
 )
-from compatfix.validate.plan import ValidateRequest, validate
+from compatfix.validate.plan import validate
 from compatfix.validate.sampled import modes_of, run_sampling
 from compatfix.validate.sampler import Sampler
+from compatfix.validate.tasks import ValidateRequest
 from tests.validate.conftest import TARGETS
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
