@@ -133,8 +133,8 @@ def _slice(section: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("A slice at real width", ("mode", *COMPARED), rows, note)
     chosen = tuple(section["functions"].items())
     if chosen:
-        note = "functions that layers keep as their own: what they chose between fast kernels and fallbacks"
-        yield Table("Functions that layers run", ("layer", "function"), chosen, note, brief=False)
+        note = "by package that has fast kernels for these layers: what was called of it, or in its place"
+        yield Table("Kernels that layers call", ("package", "functions"), chosen, note, brief=False)
 
 
 def _sampling(section: Mapping[str, Any]) -> Iterator[Table]:

@@ -59,7 +59,6 @@ def _judged(where: str, result: Mapping[str, Any], what: str) -> tuple[ScopeVerd
 
 
 def ran(result: Mapping[str, Any]) -> str:
-    """What a verdict about kernels is about: `cpu, bfloat16, sdpa, chunk rule torch_chunk_gated_delta_rule`."""
-    chosen = sorted({place.rpartition(".")[2] for place in result["functions"].values()})
-    told = f"; {', '.join(chosen)}" if chosen else ""
+    """What a verdict about kernels is about: the device, dtype, attention, and what ran for each package of kernels."""
+    told = "".join(f"; for {package}: {what}" for package, what in sorted(result["functions"].items()))
     return f"{result['device']}, {result['dtype']}, attention {result['attention']}{told}"

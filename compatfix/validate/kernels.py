@@ -1,31 +1,32 @@
-"""What a run on a real device was made of: the device, the attention, the functions that layers chose."""
+"""What a run on a real device was made of: the device, the attention implementation, the kernels that its layers call."""
 
 from __future__ import annotations
 
-import types
 from typing import Any
 
 from torch import nn
 
+from compatfix.doctor.fast_paths import Calls, fast_paths
+from compatfix.introspect.skeleton import decoder_layers_path, kernel_packages
 from compatfix.validate.devices import device_name, input_device
-from compatfix.validate.plain import text_config
+from compatfix.validate.plain import PlainDecoder, text_config
+
+TOKENS = range(1, 9)
 
 
 def what_ran(target: nn.Module) -> dict[str, Any]:
-    """The device, the attention implementation, and the functions that layers took for their fast paths."""
+    """`functions`: by package with fast kernels for these layers, what was called of it, or in its place."""
     return {
         "device": device_name(input_device(target)),
         "attention": str(getattr(text_config(target), "_attn_implementation", None)),
-        "functions": chosen_functions(target),
+        "functions": called_functions(target),
     }
 
 
-def chosen_functions(target: nn.Module) -> dict[str, str]:
-    """Functions that modules hold as attributes of their own, by `Class.attribute`: how layers keep what they chose
-    between a fast kernel and its fallback."""
-    found = {}
-    for module in target.modules():
-        for name, value in vars(module).items():
-            if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)) and not name.startswith("_"):
-                found[f"{type(module).__name__}.{name}"] = f"{value.__module__}.{value.__qualname__}"
-    return dict(sorted(found.items()))
+def called_functions(target: nn.Module) -> dict[str, str]:
+    """Watches a prefill and a step of plain decoding."""
+    calls = Calls()
+    with calls:
+        PlainDecoder(target, list(TOKENS)).step(TOKENS[0])
+    paths, _ = fast_paths(calls, target, kernel_packages(target, decoder_layers_path(target)))
+    return {path.package: ", ".join(path.called or path.substitutes or ("torch operations",)) for path in paths}

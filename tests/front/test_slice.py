@@ -28,6 +28,7 @@ def test_the_pair_s_own_values_run_its_kernels(compatfix):
     }
     reason = report.verdict.of("kernels").reason
     assert "cpu, bfloat16, attention sdpa" in reason and "values read from the checkpoint" in reason
+    assert "for flash-linear-attention: torch_chunk_gated_delta_rule" in reason
     assert "A slice at real width" in page
     section = report.sections["slice"]
     assert (section["layers"], section["depth"]) == ([0, 1, 2, 3], 4)
