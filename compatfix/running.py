@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatfix.errors import UsageError
-from compatfix.validate.device_map import read_device_map
+from compatfix.validate.device_map import check_device, read_device_map
 
 if TYPE_CHECKING:
     from compatfix.attest.ledger import Ledger
@@ -43,6 +43,10 @@ def _check_placing(options: dict[str, Any]) -> None:
             raise UsageError(f"--{name} needs --on slice or --on weights: the tiny model is judged in float32 and bf16")
     if options["device_map"] is not None and (on != "weights" or options["device"] is not None):
         raise UsageError("--device-map needs --on weights, and no --device")
+    if options["device"] is not None:
+        check_device(options["device"])
+    if options["attn"] is not None and "|" in options["attn"]:
+        raise UsageError(f"--attn {options['attn']}: implementations for continuous batching do not run like this")
     if options["device_map"] is not None:
         read_device_map(options["device_map"])
     if options["values"] != "random" and on != "slice":

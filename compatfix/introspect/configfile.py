@@ -25,6 +25,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         file = place / CONFIG if place.is_dir() else place
         if not file.exists():
             raise UsageError(f"no {CONFIG} in {path} (is this a model directory?)")
+        if not file.is_file():
+            raise UsageError(f"{file} is no regular file")
         data = json.loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error

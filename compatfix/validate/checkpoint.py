@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from compatfix.checkpoint.directory import read_checkpoint
+from compatfix.checkpoint.quantised import plain_names
 from compatfix.errors import UsageError
 from compatfix.introspect.configfile import read_target_config
+from compatfix.introspect.shrink import TEXT_KEYS
 
 # In a directory with this file weight files are holes behind true headers (compatfix.hub.kept).
 HEADERS_ONLY = ".compatfix-headers-only.json"
@@ -32,8 +35,8 @@ def check_checkpoint(target: str, draft: str | None) -> None:
 def check_slice(target: str, values: str) -> None:
     """Raises UsageError where a slice would not run what the target runs, or cannot be read from its shards."""
     config = read_target_config(target)
-    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
-        method = (part.get("quantization_config") or {}).get("quant_method")
+    stored = read_checkpoint(Path(target)).tensors if Path(target).is_dir() else {}
+    for method in (_quantised(config), "packed tensors" if plain_names(stored)[1] else None):
         if method is not None:
             raise UsageError(
                 f"{target} is quantised ({method}): a slice has plain weights, which run other kernels; "
@@ -44,6 +47,17 @@ def check_slice(target: str, values: str) -> None:
         if not found.complete:
             why = found.problems[0] if found.problems else "no safetensors files"
             raise UsageError(f"{target} cannot be read for --slice-values checkpoint: {why}")
+
+
+def _quantised(config: dict[str, Any]) -> str | None:
+    """Whatever the library would take for a quantisation, also in forms that are read no further."""
+    for part in (config, *(config.get(name) for name in TEXT_KEYS)):
+        for name in ("quantization_config", "compression_config"):
+            section = part.get(name) if isinstance(part, dict) else None
+            if section:
+                found = section.get("quant_method") if isinstance(section, dict) else section
+                return str(found or "method not named")
+    return None
 
 
 def weight_bytes(directory: Path) -> int:

@@ -89,10 +89,11 @@ def node_difference(bench: Bench, run: Run, rounds: Sequence[int]) -> dict[str, 
 
 @dataclass(frozen=True)
 class NodeError:
-    """`distance` of a node's logits from a plain forward over `text`, which ends with the node."""
+    """`distance` of a node's `logits` (V,) from a plain forward over `text`, which ends with the node."""
 
     distance: float
     text: tuple[int, ...]
+    logits: torch.Tensor
 
 
 def node_errors(bench: Bench, run: Run, rounds: Sequence[int], leaves: int) -> list[NodeError]:
@@ -105,7 +106,7 @@ def node_errors(bench: Bench, run: Run, rounds: Sequence[int], leaves: int) -> l
             for node, plain in _plain_nodes(bench, run, forward, leaves):
                 path = [forward.tokens[at] for at in forward.path_to(node)]
                 distance = float((forward.logits[node] - plain).abs().max())
-                found.append(NodeError(distance, (*forward.committed, *path)))
+                found.append(NodeError(distance, (*forward.committed, *path), forward.logits[node]))
     return found
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 from compatfix.errors import UsageError
 
 STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")
 
 DeviceMap = str | dict[str, int | str]
+
+
+def check_device(text: str) -> None:
+    """Raises UsageError for what is no device; whether the machine has it is seen by the worker."""
+    if re.fullmatch(r"(cpu|mps|(cuda|xpu)(:\d+)?)", text) is None:
+        raise UsageError(f"--device {text}: give cpu, mps, cuda, cuda:1, …")
 
 
 def read_device_map(text: str) -> DeviceMap:
@@ -21,6 +28,7 @@ def read_device_map(text: str) -> DeviceMap:
         found = json.loads(text)
     except ValueError as error:
         raise UsageError(f"--device-map is not valid JSON: {error}") from None
-    if not found or not all(isinstance(place, (int, str)) for place in found.values()):
+    places = found.values() if isinstance(found, dict) else ()
+    if not places or any(isinstance(p, bool) or not isinstance(p, (int, str)) or p == "meta" for p in places):
         raise UsageError("--device-map: an object of module names to devices (numbers or names, disk among them)")
     return {str(name): place for name, place in found.items()}

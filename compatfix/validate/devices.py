@@ -20,6 +20,16 @@ def input_device(model: nn.Module) -> torch.device:
     return next((p.device for p in model.parameters() if p.device.type != "meta"), torch.device("cpu"))
 
 
+def absent(device: str) -> str | None:
+    """Why this machine does not have the device; None where it does."""
+    wanted = torch.device(device)
+    counts = {"cpu": 1, "mps": int(torch.backends.mps.is_available()), "cuda": torch.cuda.device_count()}
+    count = counts.get(wanted.type, 0)
+    if not count:
+        return f"no {wanted.type} device here (torch {torch.__version__})"
+    return f"{device} is not there: {count} of its kind are" if (wanted.index or 0) >= count else None
+
+
 def best_device() -> str:
     """The accelerator of this machine, or the CPU."""
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""What a run on a real device was made of: the device, the attention implementation, the kernels that its layers call."""
+"""What a run on a real device was made of: the device, the attention, the kernels that its layers call."""
 
 from __future__ import annotations
 

@@ -15,27 +15,32 @@ import torch
 from torch import Tensor, nn
 
 from compatfix.introspect.skeleton import decoder_layers_path
-from compatfix.validate.plain import uncached, uncached_rows
+from compatfix.validate.devices import input_device
+from compatfix.validate.plain import uncached_rows
 
 # Plain decoding that rounds otherwise is about as far off as with one element in sixteen moved (docs/trust.md).
 MOVED = 1 / 16
 DRAWS, AT_ONCE = 64, 16
-# A leap is another one with other nudges: half of what is to be explained is enough.
+# The rest of a leap is rounding, which other nudges have otherwise.
 SHARE = 0.5
 
 
-def leaps(target: nn.Module, text: Sequence[int], distance: float) -> bool:
-    """Whether rounding alone can move the logits behind `text` by half of `distance` or more."""
-    plain = uncached(target, text).logits[-1]
-    return any(float((logits - plain).abs().max()) >= SHARE * distance for logits in _nudged_logits(target, text))
+def leaps(target: nn.Module, text: Sequence[int], seen: Tensor, distance: float) -> bool:
+    """Whether rounding alone brings the logits behind `text` near `seen` (V,), which is `distance` off: to half of it.
+
+    As far elsewhere explains nothing: the other expert's logits are a certain point, and a fault is another.
+    """
+    seen = seen.to(input_device(target))
+    return any(float((logits - seen).abs().max()) <= SHARE * distance for logits in nudged_logits(target, text))
 
 
 def may_choose(target: nn.Module, text: Sequence[int], token: int, behind: float) -> bool:
     """Whether rounding alone can bring `token` to within `behind` of the best one behind `text`."""
-    return any(float(logits.max() - logits[token]) <= behind for logits in _nudged_logits(target, text))
+    return any(float(logits.max() - logits[token]) <= behind for logits in nudged_logits(target, text))
 
 
-def _nudged_logits(target: nn.Module, text: Sequence[int]) -> Iterator[Tensor]:
+def nudged_logits(target: nn.Module, text: Sequence[int]) -> Iterator[Tensor]:
+    """(V,) behind `text`, once for each of DRAWS plain forwards with nudges of their own."""
     for draw in range(0, DRAWS, AT_ONCE):
         with _nudged(target, draw):
             yield from (row.logits[-1] for row in uncached_rows(target, [list(text)] * AT_ONCE))

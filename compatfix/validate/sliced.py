@@ -19,13 +19,13 @@ from compatfix.checkpoint.layers import tensors_of_layers
 from compatfix.introspect.classes import Resolved, config_from_dict, resolve
 from compatfix.introspect.shrink import text_part
 from compatfix.introspect.shrink_draft import draft_for_slice
-from compatfix.introspect.skeleton import build_skeleton
+from compatfix.introspect.skeleton import build_skeleton, decoder_layers_path
 from compatfix.introspect.slices import Slice, slice_of
 from compatfix.introspect.weights import reinitialise
 from compatfix.memory_plan import gigabytes
 from compatfix.validate.bench import DEFAULT_LOADER, Bench, chosen, plain_draft, read_config
 from compatfix.validate.bf16 import compare_with_noise
-from compatfix.validate.devices import best_device, free_bytes
+from compatfix.validate.devices import absent, best_device, free_bytes
 from compatfix.validate.kernels import what_ran
 from compatfix.validate.load_model import Incomplete, loading
 from compatfix.validate.load_tree import load_tree
@@ -57,11 +57,15 @@ def load_slice(args: Mapping[str, Any], progress: Callable[..., None]) -> SliceB
     cut = slice_of(whole.config.to_dict(), repeats=False)
     resolved = Resolved(loader, whole.model_class, type(whole.config).from_dict(cut.config))
     dtype = _dtype(args.get("dtype"), whole.config)
-    device = torch.device(args.get("device") or best_device())
+    wanted = args.get("device") or best_device()
+    if (why := absent(wanted)) is not None:
+        raise Incomplete(why, hint="give another --device")
+    device = torch.device(wanted)
     text = text_part(cut.config)
     draft_dir = args.get("draft")
     draft_config = read_config(Path(draft_dir)) if draft_dir else plain_draft(config)
     small = draft_for_slice(draft_config, len(cut.layers), cut.depth)
+    _check_kinds(whole, resolved, cut)
     _check_room(resolved, dtype, device, cut)
     progress(f"building {len(cut.layers)} of {cut.depth} layers at their real width", 0, 2)
     target, weights = _target(resolved, cut, args, dtype, device, small.mask_token_id)
@@ -107,6 +111,30 @@ def _dtype(asked: str | None, config: Any) -> torch.dtype:
     """As asked, or else as the checkpoint would be loaded."""
     found = getattr(torch, asked) if asked else getattr(config.get_text_config(), "dtype", None)
     return found if isinstance(found, torch.dtype) else torch.float32
+
+
+def _check_kinds(whole: Resolved, resolved: Resolved, cut: Slice) -> None:
+    """The layers of the slice must be of every kind that the real model has, by what they are made of."""
+    lost = _kinds(whole) - _kinds(resolved)
+    if lost:
+        raise Incomplete(
+            f"a slice of {len(cut.layers)} layers has {len(lost)} kinds of the {cut.depth} real layers less",
+            hint="run --on weights; the layers of this config are not told apart by its lists",
+        )
+
+
+def _kinds(resolved: Resolved) -> set[tuple[tuple[str, str], ...]]:
+    """What each decoder layer is made of: the class of every module in it, and the shape of every parameter."""
+    skeleton = build_skeleton(resolved, "float32")
+    path = decoder_layers_path(skeleton)
+    layers: Any = () if path is None else skeleton.get_submodule(path)
+    return {
+        (
+            *((name, type(module).__name__) for name, module in layer.named_modules()),
+            *((name, str(tuple(parameter.shape))) for name, parameter in layer.named_parameters()),
+        )
+        for layer in layers
+    }
 
 
 def _check_room(resolved: Resolved, dtype: torch.dtype, device: torch.device, cut: Slice) -> None:

@@ -20,7 +20,7 @@ from compatfix.validate.bench import CHAIN, DEFAULT_LOADER, Bench, chosen
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.checkpoint import check_checkpoint, weight_bytes
 from compatfix.validate.device_map import read_device_map
-from compatfix.validate.devices import best_device, input_device
+from compatfix.validate.devices import absent, best_device, input_device
 from compatfix.validate.entries import TreeError
 from compatfix.validate.kernels import what_ran
 from compatfix.validate.load_model import Incomplete, check_buffers, load, loading
@@ -68,6 +68,8 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     target_dir, draft_dir = Path(args["target"]), Path(args["draft"])
     dtype = getattr(torch, args["dtype"]) if args.get("dtype") else "auto"
     placing, device = _placing(args), args.get("device") or best_device()
+    if (why := absent(device)) is not None:
+        raise Incomplete(why, hint="give another --device")
     name = args.get("loader") or tree.loader or DEFAULT_LOADER
     loader: Any = getattr(transformers, name)
     # Where parts go to the disk there is always room.

@@ -1,6 +1,7 @@
 """`--on slice` from the command line: a few layers at real width, judged for kernels; what it is not heeded with."""
 
 import json
+import os
 
 import pytest
 
@@ -38,6 +39,10 @@ def test_the_pair_s_own_values_run_its_kernels(compatfix):
     ("args", "words"),
     [
         (("--dtype", "float16"), "--dtype needs --on slice or --on weights"),
+        (("--on", "slice", "--device", "nonsense"), "--device nonsense: give cpu, mps, cuda, cuda:1"),
+        (("--on", "slice", "--device", "meta"), "--device meta: give cpu, mps, cuda, cuda:1"),
+        (("--on", "slice", "--attn", "paged|eager"), "implementations for continuous batching do not run like this"),
+        (("--on", "weights", "--device-map", '{"": "meta"}'), "an object of module names to devices"),
         (("--attn", "eager"), "--attn needs --on slice or --on weights"),
         (("--device", "cpu"), "--device needs --on slice or --on weights"),
         (("--device-map", "auto"), "--device-map needs --on weights, and no --device"),
@@ -59,11 +64,24 @@ def test_what_would_not_be_heeded_is_refused(compatfix, args, words):
     assert words in run.err
 
 
-def test_a_quantised_target_has_no_slice(compatfix):
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
+        ({"quantization_config": {"load_in_4bit": True}}, "method not named"),
+        ({"quantization_config": "fp8"}, "fp8"),
+        ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
+    ],
+)
+def test_a_quantised_target_has_no_slice(compatfix, section, told):
     config = json.loads((TARGETS / "qwen3-8b" / "config.json").read_text())
-    (compatfix.directory / "config.json").write_text(
-        json.dumps({**config, "quantization_config": {"quant_method": "fp8"}})
-    )
+    (compatfix.directory / "config.json").write_text(json.dumps({**config, **section}))
     run = compatfix("gate", ROOT / "vendor" / "ddtree_ref", "--target", ".", "--on", "slice")
     assert run.code == 2
-    assert "is quantised (fp8): a slice has plain weights, which run other kernels; use --on weights" in run.err
+    assert f"is quantised ({told}): a slice has plain weights, which run other kernels; use --on weights" in run.err
+
+
+def test_a_config_that_is_a_pipe_is_not_waited_for(compatfix):
+    os.mkfifo(compatfix.directory / "config.json")
+    run = compatfix("inspect", ".")
+    assert (run.code, run.err) == (2, "error: config.json is no regular file\n")

@@ -29,8 +29,9 @@ def test_a_right_slice_passes_and_says_what_ran():
     scope, findings = judge_kernels("slice", sliced(), None, None)
     assert (scope.status, findings) == ("passed", ())
     assert scope.reason == (
-        "cpu, bfloat16, attention sdpa; for flash-linear-attention: torch_chunk_gated_delta_rule; 4 of 64 layers at real "
-        "width, values random: 8 of 8 texts or more equal plain decoding in every mode, the others differ by rounding; 4 planted faults caught"
+        "cpu, bfloat16, attention sdpa; for flash-linear-attention: torch_chunk_gated_delta_rule; 4 of 64 layers at "
+        "real width, values random: 8 of 8 texts or more equal plain decoding in every mode, the others differ by rounding; "
+        "4 planted faults caught"
     )
 
 

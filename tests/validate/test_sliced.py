@@ -79,3 +79,20 @@ def test_a_slice_that_does_not_fit_is_refused_with_numbers(checkpoint, tmp_path,
     with pytest.raises(Incomplete, match=r"a slice of 4 layers needs 10\.2 GB on cpu, and 3\.0 GB are free") as refused:
         sliced.load_slice(args, silent)
     assert refused.value.detail["hint"] == "run on a device with that much free memory"
+
+
+def test_a_slice_without_every_kind_of_layer_is_refused(checkpoint, tmp_path):
+    """Its mixture of experts begins at the fourth layer, which no list of the config says."""
+    experts = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_num_shared_experts": 1}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    where = {"moe_layer_start_index": 3, "moe_layer_end_index": 11, "moe_layer_interval": 1}
+    config = {"model_type": "ernie4_5_moe", **experts, **sizes, **where, "num_hidden_layers": 12, "vocab_size": 320}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(Incomplete, match=r"a slice of 2 layers has 1 kinds of the 12 real layers less"):
+        sliced.load_slice(arguments(checkpoint, target=str(tmp_path), draft=None), silent)
+
+
+def test_a_device_that_is_not_here_is_named(checkpoint, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(Incomplete, match=r"^no cuda device here \(torch "):
+        sliced.load_slice(arguments(checkpoint, device="cuda:1"), silent)
