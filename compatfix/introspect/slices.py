@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from compatfix.introspect.shrink import DEPTH_NAMES, Ledger, drop_quantisation, require, shrink_depth, text_part
+from compatfix.introspect.shrink import (
+    DEPTH_NAMES,
+    WINDOW,
+    WINDOW_NAMES,
+    Ledger,
+    drop_quantisation,
+    require,
+    shrink_depth,
+    text_part,
+)
 
 
 @dataclass(frozen=True)
@@ -17,6 +26,14 @@ class Slice:
     config: dict[str, Any]
     layers: tuple[int, ...]
     depth: int
+
+    def with_short_windows(self) -> tuple[Slice, dict[str, int]]:
+        """Windows that short texts fill, and what they were: a kernel takes the width of a window as a number."""
+        cut = copy.deepcopy(self.config)
+        text = text_part(cut)
+        real = {n: text[n] for n in WINDOW_NAMES if isinstance(text.get(n), int) and text[n] > WINDOW}
+        text.update(dict.fromkeys(real, WINDOW))
+        return replace(self, config=cut), real
 
 
 def slice_of(config: Mapping[str, Any], *, repeats: bool = True) -> Slice:

@@ -295,9 +295,10 @@ _SHAPES: dict[str, Schema] = {
             "layers": _list(_COUNT),
             "depth": _COUNT,
             "values": _TEXT,
+            "windows": _map(_COUNT),
             "faults": _list(_ref("Fault")),
         },
-        *("device", "attention", "functions", "layers", "depth", "values", "faults"),
+        *("device", "attention", "functions", "layers", "depth", "values", "windows", "faults"),
     ),
 }
 

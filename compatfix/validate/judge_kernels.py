@@ -35,6 +35,7 @@ def judge_kernels(
         ), ()
     result = slice_answer["result"]
     what = f"{len(result['layers'])} of {result['depth']} layers at real width, values {result['values']}"
+    what += "".join(f", {name} shortened from {size}" for name, size in result["windows"].items())
     return _judged("the slice", result, what)
 
 

@@ -42,10 +42,11 @@ LARGE = 50_000_000
 
 
 class SliceBench(Bench):
-    """A bench whose target is a slice; `weights` says where its values come from."""
+    """A bench whose target is a slice; `weights` says where its values come from, `windows` which were shortened."""
 
     cut: Slice
     weights: str
+    windows: dict[str, int]
 
 
 def load_slice(args: Mapping[str, Any], progress: Callable[..., None]) -> SliceBench:
@@ -54,7 +55,7 @@ def load_slice(args: Mapping[str, Any], progress: Callable[..., None]) -> SliceB
     config = read_config(Path(args["target"]))
     loader = args.get("loader") or tree.loader or DEFAULT_LOADER
     whole = resolve(config_from_dict(config), loader)
-    cut = slice_of(whole.config.to_dict(), repeats=False)
+    cut, windows = slice_of(whole.config.to_dict(), repeats=False).with_short_windows()
     resolved = Resolved(loader, whole.model_class, type(whole.config).from_dict(cut.config))
     dtype = _dtype(args.get("dtype"), whole.config)
     wanted = args.get("device") or best_device()
@@ -82,7 +83,7 @@ def load_slice(args: Mapping[str, Any], progress: Callable[..., None]) -> SliceB
         plain_tokens=without_mask(small.mask_token_id, int(text["vocab_size"])),
         seed=args["seed"],
     )
-    bench.cut, bench.weights = cut, weights
+    bench.cut, bench.weights, bench.windows = cut, weights, windows
     if sum(p.numel() for p in target.parameters()) >= LARGE:
         torch.set_num_threads(int(args.get("threads") or threads_in_use()))
     return bench
@@ -103,6 +104,7 @@ def run_slice(bench: Bench, args: Mapping[str, Any], report: Callable[[str, int,
         "layers": list(bench.cut.layers),
         "depth": bench.cut.depth,
         "values": bench.weights,
+        "windows": bench.windows,
         **what_ran(bench.target),
     }
 

@@ -154,3 +154,12 @@ def test_a_draft_keeps_fields_where_they_are_and_invents_none() -> None:
     assert "block_size" not in draft.config
     assert draft.config["dflash_config"] == {"mask_token_id": 7, "block_size": 16}
     assert draft.target_layer_ids is None
+
+
+def test_a_slice_s_windows_are_filled_by_short_texts() -> None:
+    config = {"model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 512, "vocab_size": 9}
+    cut, real = slice_of({**config, "layer_types": ([SLIDING] * 5 + [FULL]) * 2}, repeats=False).with_short_windows()
+    assert (cut.layers, real) == ((0, 1, 2, 3, 4, 5), {"sliding_window": 512})
+    assert cut.config["sliding_window"] <= 32
+    assert slice_of(config).with_short_windows()[0].config["sliding_window"] == cut.config["sliding_window"]
+    assert slice_of({**config, "sliding_window": None}).with_short_windows()[1] == {}

@@ -14,7 +14,13 @@ FALLBACK = "torch_chunk_gated_delta_rule"
 
 
 def sliced(*rows: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    more = {"layers": [0, 1, 2, 3], "depth": 64, "values": "random", "functions": {"flash-linear-attention": FALLBACK}}
+    more = {
+        "layers": [0, 1, 2, 3],
+        "depth": 64,
+        "values": "random",
+        "windows": {},
+        "functions": {"flash-linear-attention": FALLBACK},
+    }
     rows = rows or (weights_row("plain"), weights_row("chain"), weights_row("tree-32"))
     return {"error": None, "result": weights_result(*rows, **{**more, **changes})}
 
@@ -30,8 +36,8 @@ def test_a_right_slice_passes_and_says_what_ran():
     assert (scope.status, findings) == ("passed", ())
     assert scope.reason == (
         "cpu, bfloat16, attention sdpa; for flash-linear-attention: torch_chunk_gated_delta_rule; 4 of 64 layers at "
-        "real width, values random: 8 of 8 texts or more equal plain decoding in every mode, the others differ by rounding; "
-        "4 planted faults caught"
+        "real width, values random: 8 of 8 texts or more equal plain decoding in every mode, the others differ by "
+        "rounding; 4 planted faults caught"
     )
 
 
