@@ -180,7 +180,7 @@ class Noise:
         if not beyond or len(beyond) > min(FAR - 1, LEAP_SHARE * errors.count):
             return errors, 0
         with bench.watch.quiet():
-            explained = [node for node in beyond if leaps(bench.target, node.text, node.logits, node.distance)]
+            explained = [node for node in beyond if leaps(bench.target, node.text, node.logits, node.distance, allowed)]
         rest = max(node.distance for node in seen.far if node not in explained)
         return without_leaps(errors, [node.distance for node in explained], rest), len(explained)
 

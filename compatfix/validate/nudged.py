@@ -16,22 +16,29 @@ from torch import Tensor, nn
 
 from compatfix.introspect.skeleton import decoder_layers_path
 from compatfix.validate.devices import input_device
-from compatfix.validate.plain import uncached_rows
+from compatfix.validate.plain import uncached, uncached_rows
 
 # Plain decoding that rounds otherwise is about as far off as with one element in sixteen moved (docs/trust.md).
 MOVED = 1 / 16
 DRAWS, AT_ONCE = 64, 16
 # The rest of a leap is rounding, which other nudges have otherwise.
 SHARE = 0.5
+JUST = 1.5
 
 
-def leaps(target: nn.Module, text: Sequence[int], seen: Tensor, distance: float) -> bool:
-    """Whether rounding alone brings the logits behind `text` near `seen` (V,), which is `distance` off: to half of it.
+def leaps(target: nn.Module, text: Sequence[int], seen: Tensor, distance: float, allowed: float) -> bool:
+    """Whether rounding alone explains that the logits behind `text` are `seen` (V,), `distance` off and not `allowed`.
 
-    As far elsewhere explains nothing: the other expert's logits are a certain point, and a fault is another.
+    A nudged forward must come near them, to half the distance: the other expert's logits are a certain point, and a
+    fault is another. Just beyond what is allowed it is enough that the model moves by half as much.
     """
-    seen = seen.to(input_device(target))
-    return any(float((logits - seen).abs().max()) <= SHARE * distance for logits in nudged_logits(target, text))
+    seen, near = seen.to(input_device(target)), SHARE * distance
+    plain = uncached(target, text).logits[-1]
+    just = distance <= JUST * allowed
+    return any(
+        float((logits - seen).abs().max()) <= near or (just and float((logits - plain).abs().max()) >= near)
+        for logits in nudged_logits(target, text)
+    )
 
 
 def may_choose(target: nn.Module, text: Sequence[int], token: int, behind: float) -> bool:

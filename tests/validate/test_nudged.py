@@ -24,10 +24,11 @@ def test_what_a_nudge_can_do_is_a_leap_and_a_shift_as_large_is_none(mixture):
     plain = uncached(mixture, TEXT).logits[-1]
     moved = max(nudged_logits(mixture, TEXT), key=lambda logits: float((logits - plain).abs().max()))
     distance = float((moved - plain).abs().max())
-    assert leaps(mixture, TEXT, moved, distance)
+    assert leaps(mixture, TEXT, moved, distance, distance / 2)
     draw = torch.randn(plain.shape, generator=torch.Generator().manual_seed(1))
     shifted = plain + draw / draw.abs().max() * distance
-    assert not leaps(mixture, TEXT, shifted, distance)
+    assert not leaps(mixture, TEXT, shifted, distance, distance / 2)
+    assert leaps(mixture, TEXT, shifted, distance, distance / 1.4)
 
 
 def test_a_token_far_behind_is_not_chosen_by_rounding(mixture):
