@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from compatfix import __version__
 from compatfix.conclusion import conclusion, green, worst_at_least
 from compatfix.errors import UsageError
-from compatfix.gating import Patching, RuleChoice, ValidationOptions
+from compatfix.gating import Patching, RuleChoice
 from compatfix.hub.resolve import Model, located, places
 from compatfix.model import Finding, Level, PatchPlan, Report, Scope
+from compatfix.validate.options import ValidationOptions
 
 if TYPE_CHECKING:
     from compatfix.attest.fingerprint import Used

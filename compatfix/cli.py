@@ -211,7 +211,7 @@ validation_options = several(
     click.option("--max-new-tokens", "tokens", type=click.IntRange(2), default=64, show_default=True),
     click.option("--seed", type=int, default=0, show_default=True),
     prompt_file_option,
-    *sampling_options,
+    sampling_options,
     entry_options,
     placing_options,
     repetitions_option,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from compatfix.options import (
     verbose_option,
 )
 from compatfix.running import show, shown_progress, worker_options
+
+if TYPE_CHECKING:
+    from compatfix.model import Level
 
 
 @click.command()
@@ -53,7 +56,7 @@ def doctor(
     draft: str | None,
     offload: Path,
     form: str,
-    fail_on: str,
+    fail_on: Level,
     verbose: bool,
     **options: Any,
 ) -> None:
@@ -68,7 +71,7 @@ def doctor(
     chosen = DoctorOptions(**worker_options(options), offload=str(offload.absolute()))
     with shown_progress() as on_step:
         report = api.doctor(target, draft=draft, options=chosen, on_step=on_step)
-    report = api.settle(report, (), fail_on)  # type: ignore[arg-type]
+    report = api.settle(report, (), fail_on)
     show(report, form, verbose)
     click.echo(conclusion(report), err=form != "text")
     sys.exit(1 if api.worst_at_least(report, report.fail_on) else 0)

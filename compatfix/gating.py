@@ -19,48 +19,13 @@ from compatfix.attest.state import State, tree_state
 from compatfix.codes import CODES
 from compatfix.model import SCOPES, Finding, PatchPlan, Report, ScopeVerdict, Verdict, unmeasured
 from compatfix.process import OnStep, Worker, WorkerFailed, worker
+from compatfix.validate.options import ValidateRequest, ValidationOptions
 
 Patching = Literal["copy", "in-place"]
 
 # Families of inspection's findings that a validation does not answer by experiment: environment, pairing, memory,
 # the files of the checkpoints.
 STANDING = ("CF0", "CF4", "CF6", "CF8")
-
-
-@dataclass(frozen=True)
-class ValidationOptions:
-    """How much to measure, on what, and in which environment; limits are per step, in seconds and bytes.
-
-    With a `temperature` (above 0), sampling is judged too: `samples` texts per mode, `top_p` 1 and `top_k` 0 for none.
-    `texts` are the prompts for real weights; without any, a few of the tool's own. Each is timed `repetitions` times
-    in every mode, 0 for not at all.
-    `long_run` above 0 is the length of one more text per mode, on the tiny model.
-    `dtype`, `attn`, `device` and `device_map` are what the user's own run is started with; `values` fill a slice.
-    """
-
-    on: Literal["tiny", "slice", "weights"] = "tiny"
-    prompts: int = 24
-    tokens: int = 64
-    budgets: tuple[int, ...] = (32, 64)
-    seed: int = 0
-    python: str | None = None
-    time_limit: float | None = 600
-    memory_limit: int | None = None
-    temperature: float | None = None
-    top_p: float = 1.0
-    top_k: int = 0
-    samples: int = 96
-    texts: tuple[str, ...] = ()
-    entries: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-    repetitions: int = 3
-    long_run: int = 0
-    dtype: str | None = None
-    attn: str | None = None
-    device: str | None = None
-    device_map: str | None = None
-    values: Literal["random", "checkpoint"] = "random"
 
 
 @dataclass(frozen=True)
@@ -127,37 +92,15 @@ def judge(
     """
     from compatfix.validate.plan import validate
     from compatfix.validate.run_statements import how_it_drifted, what_ran, what_was_sampled
-    from compatfix.validate.tasks import ValidateRequest
     from compatfix.validate.timing_statements import what_was_timed
 
     check_input(target, draft, options.on, options.values)
     request = ValidateRequest(
+        **vars(options),
         tree=str(root),
         target=target,
         draft=draft,
-        seed=options.seed,
-        prompts=options.prompts,
-        tokens=options.tokens,
-        budgets=options.budgets,
-        on=options.on,
         ladder_tree=None if ladder_tree is None else str(ladder_tree),
-        time_limit=options.time_limit,
-        memory_limit=options.memory_limit,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        samples=options.samples,
-        texts=options.texts,
-        entries=options.entries,
-        arguments=options.arguments,
-        results=options.results,
-        repetitions=options.repetitions,
-        long_run=options.long_run,
-        dtype=options.dtype,
-        attn=options.attn,
-        device=options.device,
-        device_map=options.device_map,
-        values=options.values,
     )
     subject = {"target": target} | ({"draft": draft} if draft is not None else {}) | {"judged on": options.on}
     before = tree_state(root)

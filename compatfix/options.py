@@ -165,7 +165,7 @@ repetitions_option = click.option(
     show_default=True,
     help="With --on weights: how often each prompt is timed in every mode; 0 for no timing.",
 )
-sampling_options = (temperature_option, top_p_option, top_k_option, samples_option)
+sampling_options = several(temperature_option, top_p_option, top_k_option, samples_option)
 entry_options = several(
     click.option(
         "--entry",

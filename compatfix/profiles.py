@@ -283,6 +283,20 @@ class Device:
 
 
 @dataclass(frozen=True)
+class FastPath:
+    """What the layers of a model really call where a package has a fast function.
+
+    `state` is "used", "partly" or "fallback"; `called` are functions of the package, `substitutes` those that ran in
+    their place (of transformers; the layers' own forward where none has a name).
+    """
+
+    package: str
+    state: str
+    called: tuple[str, ...] = ()
+    substitutes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class EnvironmentProfile:
     """The environment under test."""
 

@@ -12,14 +12,14 @@ from compatfix.validate.device_map import check_device, read_device_map
 
 if TYPE_CHECKING:
     from compatfix.attest.ledger import Ledger
-    from compatfix.gating import ValidationOptions
     from compatfix.hub.place import Places
     from compatfix.model import Report
+    from compatfix.validate.options import ValidationOptions
 
 
 def validation_settings(options: dict[str, Any]) -> ValidationOptions:
-    from compatfix.gating import ValidationOptions
     from compatfix.validate.judge import AT_LEAST, SMALLEST_RUN
+    from compatfix.validate.options import ValidationOptions
     from compatfix.validate.prompt_file import read_prompts
 
     if options["temperature"] is None and (options["top_p"] < 1 or options["top_k"]):

@@ -15,9 +15,9 @@ import click
 from compatfix import __version__
 from compatfix.attest.fingerprint import Request
 from compatfix.attest.ledger import Ledger
-from compatfix.gating import ValidationOptions
 from compatfix.hub.place import Places
 from compatfix.serial import to_plain
+from compatfix.validate.options import ValidationOptions
 
 
 def open_ledger(

@@ -18,6 +18,7 @@ from compatfix.introspect.shrink import TEXT_KEYS
 from compatfix.profiles import Quantisation, Share
 
 BITS = {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4, "awq": 4, "gptq": 4}
+_SECTIONS = ("quantization_config", "compression_config")
 _KEPT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "llm_int8_skip_modules")
 # The part of a decoder layer that a tensor belongs to, or the module outside the layers.
 _IN_LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.\d+\.([^.]+)(?:\.|$)")
@@ -43,10 +44,20 @@ def describe_quantisation(config: Mapping[str, Any], tensors: Mapping[str, Store
 
 
 def section_of(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The quantization_config, at the top or in the language model's part."""
-    parts = [config, *(config.get(name) for name in TEXT_KEYS)]
-    found = (part.get("quantization_config") for part in parts if isinstance(part, Mapping))
-    return next((section for section in found if isinstance(section, Mapping)), None)
+    """What the library would take for a quantisation, at the top or in the language model's part; None for none.
+
+    A section that is a word is taken for the method; bitsandbytes is known without its name, as the library knows it.
+    """
+    for part in (config, *(config.get(name) for name in TEXT_KEYS)):
+        for name in _SECTIONS:
+            section = part.get(name) if isinstance(part, Mapping) else None
+            if section is None:
+                continue
+            if not isinstance(section, Mapping):
+                return {"quant_method": str(section)}
+            narrow = "quant_method" not in section and (section.get("load_in_4bit") or section.get("load_in_8bit"))
+            return {"quant_method": "bitsandbytes", **section} if narrow else section
+    return None
 
 
 def _form(section: Mapping[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from compatfix.doctor.facts import EAGER, PLAIN, Attention, Trial
-from compatfix.doctor.machine import experiment_device
+from compatfix.introspect.devices import experiment_device
 from compatfix.introspect.probes.bench import NOISE_FACTOR, Bench, difference
 from compatfix.introspect.probes.masks import (
     leaks_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compatfix.profiles import Device, TargetProfile
+from compatfix.profiles import Device, FastPath, TargetProfile
 
 # What a tree's logits are held against.
 PLAIN, EAGER = "plain decoding over the root paths", "eager attention"
@@ -41,20 +41,6 @@ class Machine:
     @property
     def accelerated(self) -> bool:
         return any(device.kind != "cpu" for device in self.devices)
-
-
-@dataclass(frozen=True)
-class FastPath:
-    """What the layers of the tiny model really call where a package has a fast function.
-
-    `state` is "used", "partly" or "fallback"; `called` are functions of the package, `substitutes` those that ran in
-    their place (of transformers; the layers' own forward where none has a name).
-    """
-
-    package: str
-    state: str
-    called: tuple[str, ...] = ()
-    substitutes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 
 from compatfix.checks.finding import found
 from compatfix.doctor.examined import Examined
-from compatfix.doctor.facts import FastPath, Trial
+from compatfix.doctor.facts import Trial
 from compatfix.memory_plan import RESERVE, gigabytes
 from compatfix.model import LEVELS, Finding, Level
 from compatfix.packages import BY_NAME, QUANTISATION
+from compatfix.profiles import FastPath
 
 MISSING_KERNELS = {"flash-linear-attention": "CF002", "causal-conv1d": "CF003", "mamba-ssm": "CF002"}
 OWN_CODE = "the layers' own torch code"
@@ -55,7 +56,7 @@ def unusable_gpu(examined: Examined) -> Iterator[Finding]:
     if machine is None or not machine.gpu_seen or machine.gpu_error is None:
         return
     message = f"this machine has an NVIDIA device and torch {machine.torch} ({machine.build}) cannot use it: "
-    fix = "install a torch that is built for its driver: see `nvidia-smi` for the CUDA version, and pytorch.org"
+    fix = "install a torch that is built for its driver: `nvidia-smi` tells the newest CUDA that the driver takes"
     yield found("CF018", message + machine.gpu_error, "measured", fix=fix)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compatfix.doctor.examined import Examined
-from compatfix.doctor.facts import EAGER, FastPath
+from compatfix.doctor.facts import EAGER
 from compatfix.doctor.findings import OWN_CODE
 from compatfix.memory_plan import gigabytes
 from compatfix.model import Statement
+from compatfix.profiles import FastPath
 
 NO_TARGET = "no target was given: fast paths and memory depend on it (--target MODEL)"
 

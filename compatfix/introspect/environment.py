@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from compatfix.introspect.devices import free_devices
 from compatfix.profiles import Device, EnvironmentProfile, Package
 
 # Package, effect of its absence on a target that has a use for it, what that means, and what adds it.
@@ -54,13 +55,9 @@ def installed(name: str) -> str | None:
 
 
 def present_devices() -> list[Device]:
-    devices = []
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            properties = torch.cuda.get_device_properties(index)
-            devices.append(Device(f"cuda:{index} {properties.name}", "cuda", int(properties.total_memory)))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return [*devices, Device("the memory of this machine", "cpu", memory)]
+    """All of what they hold, whatever is in use now: the plan is for the machine, not for this moment."""
+    named = {"cpu": "the memory of this machine"}
+    return [replace(device, name=named.get(device.kind, device.name), free=None) for device in free_devices()[0]]
 
 
 def given_devices(sizes: Sequence[str | float]) -> list[Device]:

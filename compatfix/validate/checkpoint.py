@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from compatfix.checkpoint.directory import read_checkpoint
+from compatfix.checkpoint.quantisation import describe_quantisation
 from compatfix.checkpoint.quantised import plain_names
 from compatfix.errors import UsageError
 from compatfix.introspect.configfile import read_target_config
-from compatfix.introspect.shrink import TEXT_KEYS
 
 # In a directory with this file weight files are holes behind true headers (compatfix.hub.kept).
 HEADERS_ONLY = ".compatfix-headers-only.json"
@@ -34,30 +33,17 @@ def check_checkpoint(target: str, draft: str | None) -> None:
 
 def check_slice(target: str, values: str) -> None:
     """Raises UsageError where a slice would not run what the target runs, or cannot be read from its shards."""
-    config = read_target_config(target)
-    stored = read_checkpoint(Path(target)).tensors if Path(target).is_dir() else {}
-    for method in (_quantised(config), "packed tensors" if plain_names(stored)[1] else None):
-        if method is not None:
-            raise UsageError(
-                f"{target} is quantised ({method}): a slice has plain weights, which run other kernels; "
-                "use --on weights"
-            )
-    if values == "checkpoint":
-        found = read_checkpoint(Path(target))
-        if not found.complete:
-            why = found.problems[0] if found.problems else "no safetensors files"
-            raise UsageError(f"{target} cannot be read for --slice-values checkpoint: {why}")
-
-
-def _quantised(config: dict[str, Any]) -> str | None:
-    """Whatever the library would take for a quantisation, also in forms that are read no further."""
-    for part in (config, *(config.get(name) for name in TEXT_KEYS)):
-        for name in ("quantization_config", "compression_config"):
-            section = part.get(name) if isinstance(part, dict) else None
-            if section:
-                found = section.get("quant_method") if isinstance(section, dict) else section
-                return str(found or "method not named")
-    return None
+    checkpoint = read_checkpoint(Path(target))
+    quantisation = describe_quantisation(read_target_config(target), checkpoint.tensors)
+    packed = "packed tensors" if plain_names(checkpoint.tensors)[1] else None
+    method = quantisation.method if quantisation is not None else packed
+    if method is not None:
+        raise UsageError(
+            f"{target} is quantised ({method}): a slice has plain weights, which run other kernels; use --on weights"
+        )
+    if values == "checkpoint" and not checkpoint.complete:
+        why = checkpoint.problems[0] if checkpoint.problems else "no safetensors files"
+        raise UsageError(f"{target} cannot be read for --slice-values checkpoint: {why}")
 
 
 def weight_bytes(directory: Path) -> int:

@@ -14,7 +14,7 @@ DeviceMap = str | dict[str, int | str]
 
 def check_device(text: str) -> None:
     """Raises UsageError for what is no device; whether the machine has it is seen by the worker."""
-    if re.fullmatch(r"(cpu|mps|(cuda|xpu)(:\d+)?)", text) is None:
+    if re.fullmatch(r"(cpu|mps|cuda(:\d+)?)", text) is None:
         raise UsageError(f"--device {text}: give cpu, mps, cuda, cuda:1, …")
 
 

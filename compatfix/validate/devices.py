@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import nn
+
+from compatfix.introspect.devices import device_of
 
 
 def input_device(model: nn.Module) -> torch.device:
@@ -23,11 +24,10 @@ def input_device(model: nn.Module) -> torch.device:
 def absent(device: str) -> str | None:
     """Why this machine does not have the device; None where it does."""
     wanted = torch.device(device)
-    counts = {"cpu": 1, "mps": int(torch.backends.mps.is_available()), "cuda": torch.cuda.device_count()}
-    count = counts.get(wanted.type, 0)
-    if not count:
-        return f"no {wanted.type} device here (torch {torch.__version__})"
-    return f"{device} is not there: {count} of its kind are" if (wanted.index or 0) >= count else None
+    if device_of(wanted) is not None:
+        return None
+    kind = wanted.type if wanted.index is None else f"{wanted.type} device number {wanted.index}"
+    return f"there is no {kind} here (torch {torch.__version__})"
 
 
 def best_device() -> str:
@@ -42,10 +42,6 @@ def device_name(device: torch.device) -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on the device; None where the system does not say."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
+    """Memory that is free on the device; None where that is not known."""
+    found = device_of(device)
+    return None if found is None else found.free

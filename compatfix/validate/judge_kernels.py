@@ -7,7 +7,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Scope, ScopeVerdict, unmeasured
-from compatfix.validate.judge_noise import in_own_dtype, open_in_own_dtype
+from compatfix.validate.judge_noise import in_own_dtype, open_in_own_dtype, texts_in_own_dtype
 
 _SCOPE: Scope = "kernels"
 
@@ -49,17 +49,12 @@ def _judged(where: str, result: Mapping[str, Any], what: str) -> tuple[ScopeVerd
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         return ScopeVerdict(_SCOPE, "undecided", missing[0] + more), notes
-    rows = result["modes"]
-    worst = min(rows, key=lambda row: int(row["same"]))
     caught = sum(bool(fault["caught"]) for fault in result["faults"])
-    text = (
-        f"{ran(result)}; {what}: {worst['same']} of {worst['run']} texts or more equal plain decoding in every "
-        f"mode, the others differ by rounding; {caught} planted faults caught"
-    )
+    text = f"{ran(result)}; {what}: {texts_in_own_dtype(result)}; {caught} planted faults caught"
     return ScopeVerdict(_SCOPE, "passed", text), notes
 
 
 def ran(result: Mapping[str, Any]) -> str:
-    """What a verdict about kernels is about: the device, dtype, attention, and what ran for each package of kernels."""
+    """What a verdict about kernels is about: the device, attention, and what ran for each package of kernels."""
     told = "".join(f"; for {package}: {what}" for package, what in sorted(result["functions"].items()))
-    return f"{result['device']}, {result['dtype']}, attention {result['attention']}{told}"
+    return f"{result['device']}, attention {result['attention']}{told}"

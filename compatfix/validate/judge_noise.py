@@ -76,5 +76,19 @@ def open_in_own_dtype(where: str, result: Mapping[str, Any]) -> list[str]:
     return missing
 
 
+def texts_in_own_dtype(result: Mapping[str, Any]) -> str:
+    """How many texts are those of plain decoding in the worst mode, and how far the others are off."""
+    rows = result["modes"]
+    worst = min(rows, key=lambda row: int(row["same"]))
+    same, run, dtype = worst["same"], worst["run"], result["dtype"]
+    if same == run:
+        return f"{same} of {run} texts equal plain decoding in every mode ({dtype})"
+    largest = max(float(difference["behind"]) for row in rows for difference in row["differences"])
+    return (
+        f"at least {same} of {run} texts equal plain decoding in every mode ({dtype}); in {worst['mode']} {run - same} "
+        f"differ by rounding only (largest margin {largest:.3g} in any mode, noise {result['noise']:.3g})"
+    )
+
+
 def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3g}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from compatfix.codes import CODES
 from compatfix.model import Finding, Scope, ScopeVerdict, unmeasured
-from compatfix.validate.judge_noise import in_own_dtype, open_in_own_dtype
+from compatfix.validate.judge_noise import in_own_dtype, open_in_own_dtype, texts_in_own_dtype
 from compatfix.validate.judge_speed import judge_draft, judge_speed
 
 _NOT_LOADED = {
@@ -75,19 +75,6 @@ def _measured(result: Mapping[str, Any]) -> tuple[tuple[ScopeVerdict, ...], tupl
     else:
         caught = sum(bool(fault["caught"]) for fault in result["faults"])
         planted = f"; {caught} planted faults caught" if caught else ""
-        weights = ScopeVerdict("weights", "passed", f"loads completely; {_texts(rows, result)}{planted}")
+        weights = ScopeVerdict("weights", "passed", f"loads completely; {texts_in_own_dtype(result)}{planted}")
     # What is timed afterwards takes the place of both (judge_speed.with_measured).
     return (weights, judge_draft(rows), judge_speed(None, None, None)), tuple(findings)
-
-
-def _texts(rows: list[Mapping[str, Any]], result: Mapping[str, Any]) -> str:
-    """How many texts are those of plain decoding in the worst mode, and how far the others are off."""
-    worst = min(rows, key=lambda row: int(row["same"]))
-    same, run, dtype = worst["same"], worst["run"], result["dtype"]
-    if same == run:
-        return f"{same} of {run} texts equal plain decoding in every mode ({dtype})"
-    largest = max(float(difference["behind"]) for row in rows for difference in row["differences"])
-    return (
-        f"at least {same} of {run} texts equal plain decoding in every mode ({dtype}); in {worst['mode']} {run - same} "
-        f"differ by rounding only (largest margin {largest:.3g} in any mode, noise {result['noise']:.3g})"
-    )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from compatfix.doctor.fast_paths import Calls, fast_paths
+from compatfix.introspect.kernel_calls import Calls, fast_paths
 from compatfix.introspect.skeleton import decoder_layers_path, kernel_packages
 from compatfix.validate.devices import device_name, input_device
 from compatfix.validate.plain import PlainDecoder, text_config

@@ -71,7 +71,8 @@ def loading(what: str) -> Iterator[None]:
         message = lines[0] if lines else ""
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in message:
             raise
-        raise Incomplete(f"the {what} did not load: {type(error).__name__}: {message}") from error
+        hint = {"hint": "install the package that is named, or do without"} if isinstance(error, ImportError) else {}
+        raise Incomplete(f"the {what} did not load: {type(error).__name__}: {message}", **hint) from error
 
 
 def check_buffers(model: nn.Module, what: str) -> None:

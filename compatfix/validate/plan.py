@@ -25,8 +25,9 @@ from compatfix.validate.judge_speed import with_measured
 from compatfix.validate.judge_weights import judge_weights
 from compatfix.validate.ladder import climb, rung_of
 from compatfix.validate.measured import summarise
+from compatfix.validate.options import ValidateRequest
 from compatfix.validate.tally import merge, stopped
-from compatfix.validate.tasks import Task, ValidateRequest, sliced_task, tasks_of, timed_task
+from compatfix.validate.tasks import Task, sliced_task, tasks_of, timed_task
 
 LADDER_TOKENS = 24
 CODE_TASKS = ("losslessness", "situations", "faults", "bf16", "sampling", "long-run")

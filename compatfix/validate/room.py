@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from compatfix.checkpoint.directory import read_checkpoint
-from compatfix.doctor.machine import free_devices
 from compatfix.introspect.classes import NoClass, config_from_dict, resolve
+from compatfix.introspect.devices import device_of
 from compatfix.introspect.draft import read_draft
 from compatfix.introspect.dtypes import bytes_of, dtype_of
 from compatfix.introspect.states import count_states
 from compatfix.memory_plan import Needs, RunPlan, gigabytes, plan_run
-from compatfix.profiles import Device
 from compatfix.validate.bench import read_config
 from compatfix.validate.load_model import Incomplete
 
@@ -38,8 +37,9 @@ def plan_of(args: Mapping[str, Any], loader: str, device: str) -> RunPlan:
         draft_reads=len(draft.layer_ids),
         **_states(config, loader, dtype),
     )
-    budget = max(args.get("budgets") or (0,))
-    return plan_run(needs, [_device(device)], context=PROMPT + int(args.get("tokens") or 0), tree_budget=budget)
+    place, budget = device_of(torch.device(device)), max(args.get("budgets") or (0,))
+    context = PROMPT + int(args.get("tokens") or 0)
+    return plan_run(needs, [place] if place is not None else [], context=context, tree_budget=budget)
 
 
 def check_room(args: Mapping[str, Any], loader: str, device: str) -> RunPlan:
@@ -75,10 +75,3 @@ def _states(config: dict[str, Any], loader: str, dtype: str) -> dict[str, Any]:
         "state": states.state,
         "record_per_node": states.record_per_node,
     }
-
-
-def _device(wanted: str) -> Device:
-    kind = torch.device(wanted).type
-    devices = [device for device in free_devices()[0] if device.kind == kind]
-    index = torch.device(wanted).index or 0
-    return devices[min(index, len(devices) - 1)]

@@ -117,10 +117,11 @@ def _dtype(asked: str | None, config: Any) -> torch.dtype:
 
 def _check_kinds(whole: Resolved, resolved: Resolved, cut: Slice) -> None:
     """The layers of the slice must be of every kind that the real model has, by what they are made of."""
-    lost = _kinds(whole) - _kinds(resolved)
+    every = _kinds(whole)
+    lost = every - _kinds(resolved)
     if lost:
         raise Incomplete(
-            f"a slice of {len(cut.layers)} layers has {len(lost)} kinds of the {cut.depth} real layers less",
+            f"a slice of {len(cut.layers)} layers lacks {len(lost)} of the {len(every)} kinds of layer of the whole",
             hint="run --on weights; the layers of this config are not told apart by its lists",
         )
 

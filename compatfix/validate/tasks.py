@@ -1,64 +1,19 @@
-"""What to validate and how much of it, and the tasks that this comes to. Torch-free."""
+"""The tasks that a validation comes to. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from compatfix.validate.judge_sampling import MODES
+from compatfix.validate.options import ValidateRequest
 
-TASK_SECONDS = 600.0
 SIDE_PROMPTS, SIDE_TOKENS = 8, 32
 BF16_PROMPTS, BF16_TOKENS = 4, 24
 SLICE_PROMPTS, SLICE_TOKENS = 4, 24
 # Share of the time limit after which no further repetition is begun.
 TIMED_SHARE = 0.8
-
-
-@dataclass(frozen=True)
-class ValidateRequest:
-    """What to validate and how much of it.
-
-    `tree`, `target`, `draft` are directories; without a draft one of the usual shape is made up. `ladder_tree` is the
-    unpatched tree that the ladder climbs from, None for no ladder. `loader` overrides the class that the tree loads.
-    `jobs` tasks run side by side. `dtype`, `device`, `attn` (an attention implementation) and `device_map` do
-    not count on the tiny model; `values` says what fills a slice. With a `temperature`, `samples`
-    texts per mode are sampled too, on the tiny model. `entries`, `arguments` and `results` are what the user
-    said of entry points, as `roles.parse_choices` reads it. `texts` are the prompts for real weights, in place of
-    a few; `repetitions` is how often each is timed in every mode, 0 for not at all.
-    `long_run` above 0 is the length of one more text per mode, on the tiny model.
-    """
-
-    tree: str
-    target: str
-    draft: str | None = None
-    seed: int = 0
-    prompts: int = 24
-    tokens: int = 64
-    budgets: tuple[int, ...] = (32, 64)
-    on: Literal["tiny", "slice", "weights"] = "tiny"
-    ladder_tree: str | None = None
-    loader: str | None = None
-    bf16: bool = True
-    jobs: int = 2
-    time_limit: float | None = TASK_SECONDS
-    memory_limit: int | None = None
-    dtype: str | None = None
-    device: str | None = None
-    attn: str | None = None
-    device_map: str | None = None
-    values: Literal["random", "checkpoint"] = "random"
-    temperature: float | None = None
-    top_p: float = 1.0
-    top_k: int = 0
-    samples: int = 96
-    texts: tuple[str, ...] = ()
-    entries: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-    repetitions: int = 3
-    long_run: int = 0
 
 
 @dataclass(frozen=True)

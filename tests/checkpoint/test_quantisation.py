@@ -62,6 +62,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], Quantisation]] = {
     ),
     "one of another year": ({"quant_method": "hyper2"}, Quantisation("hyper2")),
     "without a name": ({}, Quantisation("unknown")),
+    "bitsandbytes without its name": ({"load_in_4bit": True}, Quantisation("bitsandbytes", None, 4)),
     "of odd values": ({"quant_method": 7, "ignore": "x", "config_groups": [], "bits": "4"}, Quantisation("7")),
 }  # fmt: skip
 
@@ -74,7 +75,13 @@ def test_each_tool_s_config_is_read(name, nested):
     assert describe_quantisation({"text_config": config} if nested else config, None) == expected
 
 
-@pytest.mark.parametrize("config", [{}, {"quantization_config": None}, {"quantization_config": "fp8"}])
+def test_a_word_is_the_method_and_an_older_name_of_the_section_counts():
+    assert describe_quantisation({"quantization_config": "fp8"}, None) == Quantisation("fp8", None, 8)
+    section = {"quant_method": "compressed-tensors"}
+    assert describe_quantisation({"compression_config": section}, None) == Quantisation("compressed-tensors")
+
+
+@pytest.mark.parametrize("config", [{}, {"quantization_config": None}])
 def test_no_quantisation_is_none(config):
     assert describe_quantisation(config, None) is None
 

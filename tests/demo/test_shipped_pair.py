@@ -13,10 +13,10 @@ import pytest
 from compatfix import api
 from compatfix.attest.fingerprint import Request, Used
 from compatfix.attest.travelling import leave
-from compatfix.gating import ValidationOptions
 from compatfix.model import Report
 from compatfix.report.markdown import to_markdown
 from compatfix.rewrites.writing import patch_copy
+from compatfix.validate.options import ValidationOptions
 from compatfix.validate.prompt_file import read_prompts
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,13 @@ import pytest
 
 from compatfix.codes import CODES
 from compatfix.doctor.examined import Examined
-from compatfix.doctor.facts import Attention, FastPath, Health, Machine, Observed, Trial
+from compatfix.doctor.facts import Attention, Health, Machine, Observed, Trial
 from compatfix.doctor.findings import findings_of
 from compatfix.doctor.front import conclusion, report_of
 from compatfix.memory_plan import Needs, plan_run
 from compatfix.model import Finding
 from compatfix.packages import FLA, PACKAGES
-from compatfix.profiles import ClassProfile, Device, TargetProfile
+from compatfix.profiles import ClassProfile, Device, FastPath, TargetProfile
 from compatfix.report.tables import tables
 
 GB = 10**9

@@ -28,7 +28,7 @@ def test_the_pair_s_own_values_run_its_kernels(compatfix):
         "speed": "unmeasured",
     }
     reason = report.verdict.of("kernels").reason
-    assert "cpu, bfloat16, attention sdpa" in reason and "values read from the checkpoint" in reason
+    assert "cpu, attention sdpa" in reason and "(bfloat16)" in reason and "values read from the checkpoint" in reason
     assert "for flash-linear-attention: torch_chunk_gated_delta_rule" in reason
     assert "A slice at real width" in page
     section = report.sections["slice"]
@@ -68,7 +68,7 @@ def test_what_would_not_be_heeded_is_refused(compatfix, args, words):
     ("section", "told"),
     [
         ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
-        ({"quantization_config": {"load_in_4bit": True}}, "method not named"),
+        ({"quantization_config": {"load_in_4bit": True}}, "bitsandbytes"),
         ({"quantization_config": "fp8"}, "fp8"),
         ({"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors"),
     ],

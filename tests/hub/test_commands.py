@@ -13,10 +13,11 @@ import pytest
 
 from compatfix.attest.state import tree_state
 from compatfix.errors import UsageError
-from compatfix.gating import ValidationOptions, check_input
+from compatfix.gating import check_input
 from compatfix.hub.place import ModelPlace, Places
 from compatfix.model import SCOPES, Finding, Report, ScopeVerdict, Verdict
 from compatfix.unchanged import open_ledger
+from compatfix.validate.options import ValidationOptions
 
 from ..front.conftest import TARGETS
 from .conftest import PICKLES, SHARDS

@@ -35,9 +35,8 @@ def test_a_right_slice_passes_and_says_what_ran():
     scope, findings = judge_kernels("slice", sliced(), None, None)
     assert (scope.status, findings) == ("passed", ())
     assert scope.reason == (
-        "cpu, bfloat16, attention sdpa; for flash-linear-attention: torch_chunk_gated_delta_rule; 4 of 64 layers at "
-        "real width, values random: 8 of 8 texts or more equal plain decoding in every mode, the others differ by "
-        "rounding; 4 planted faults caught"
+        "cpu, attention sdpa; for flash-linear-attention: torch_chunk_gated_delta_rule; 4 of 64 layers at real width, "
+        "values random: 8 of 8 texts equal plain decoding in every mode (bfloat16); 4 planted faults caught"
     )
 
 
@@ -45,7 +44,7 @@ def test_the_checkpoint_itself_speaks_of_kernels_too():
     result = weights_result(weights_row("plain"), weights_row("chain", **differing(0.1)))
     scope, _ = judge_kernels("weights", None, None, result)
     assert scope.status == "passed"
-    assert "the whole checkpoint: 7 of 8 texts" in scope.reason
+    assert "the whole checkpoint: at least 7 of 8 texts" in scope.reason
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from compatfix.model import FileChange, Fix, Location, PatchPlan
 from compatfix.process import Worker
 from compatfix.validate.ladder import _rule_for, rung_of
+from compatfix.validate.options import ValidateRequest
 from compatfix.validate.plan import validate
 from compatfix.validate.tally import add_lengths, histogram, new_tally, per_position
-from compatfix.validate.tasks import ValidateRequest
 from tests.validate.conftest import TARGETS
 
 
@@ -24,7 +24,7 @@ def worker():
 
 def request(tree, **changes) -> ValidateRequest:
     target, draft = str(TARGETS / "qwen3-8b"), str(TARGETS / "qwen3-8b-dflash")
-    return ValidateRequest(str(tree), target, draft, prompts=8, tokens=24, budgets=(16,), **changes)
+    return ValidateRequest(tree=str(tree), target=target, draft=draft, prompts=8, tokens=24, budgets=(16,), **changes)
 
 
 def test_a_right_tree_passes_scope_code_and_nothing_else(variant, worker):

@@ -21,10 +21,10 @@ from compatfix.validate.judge_sampling import (
     status,
     wrong_sampling,
 )
+from compatfix.validate.options import ValidateRequest
 from compatfix.validate.plan import validate
 from compatfix.validate.sampled import modes_of, run_sampling
 from compatfix.validate.sampler import Sampler
-from compatfix.validate.tasks import ValidateRequest
 from tests.validate.conftest import TARGETS
 
 pytestmark = pytest.mark.usefixtures("clean_modules")
@@ -264,13 +264,13 @@ class CannedWorker:
 
 
 def test_sampling_is_part_of_scope_code_only_when_asked_for():
-    request = ValidateRequest("tree", TARGET, DRAFT, bf16=False)
+    request = ValidateRequest(tree="tree", target=TARGET, draft=DRAFT, bf16=False)
     silent = CannedWorker([])
     outcome = validate(silent, request)
     assert "sampling" not in {args["task"] for args in silent.asked} | set(outcome.sections)
 
     worker = CannedWorker([made("plain"), made(p=1e-9), made("tree-32")])
-    asked = ValidateRequest("tree", TARGET, DRAFT, bf16=False, temperature=0.8, top_p=0.9, samples=96)
+    asked = ValidateRequest(tree="tree", target=TARGET, draft=DRAFT, bf16=False, temperature=0.8, top_p=0.9, samples=96)
     outcome = validate(worker, asked)
     tasks = [args for args in worker.asked if args["task"] == "sampling"]
     assert sorted(args["share"] for args in tasks) == [0, 1, 2, 3]

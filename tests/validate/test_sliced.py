@@ -34,7 +34,7 @@ def test_a_slice_is_judged_in_its_own_dtype(checkpoint):
     assert [row["mode"] for row in result["modes"]] == ["plain", "chain", "tree-8"]
     scope, findings = judge_kernels("slice", answer, None, None)
     assert scope.status == "passed", scope.reason
-    assert "cpu, bfloat16, attention sdpa; 2 of 4 layers at real width, values random" in scope.reason
+    assert "cpu, attention sdpa; 2 of 4 layers at real width, values random" in scope.reason
     assert findings == ()
 
 
@@ -88,11 +88,10 @@ def test_a_slice_without_every_kind_of_layer_is_refused(checkpoint, tmp_path):
     where = {"moe_layer_start_index": 3, "moe_layer_end_index": 11, "moe_layer_interval": 1}
     config = {"model_type": "ernie4_5_moe", **experts, **sizes, **where, "num_hidden_layers": 12, "vocab_size": 320}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(Incomplete, match=r"a slice of 2 layers has 1 kinds of the 12 real layers less"):
+    with pytest.raises(Incomplete, match=r"a slice of 2 layers lacks 1 of the 2 kinds of layer of the whole"):
         sliced.load_slice(arguments(checkpoint, target=str(tmp_path), draft=None), silent)
 
 
-def test_a_device_that_is_not_here_is_named(checkpoint, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(Incomplete, match=r"^no cuda device here \(torch "):
-        sliced.load_slice(arguments(checkpoint, device="cuda:1"), silent)
+def test_a_device_that_is_not_here_is_named(checkpoint):
+    with pytest.raises(Incomplete, match=r"^there is no cuda device number 7 here \(torch "):
+        sliced.load_slice(arguments(checkpoint, device="cuda:7"), silent)

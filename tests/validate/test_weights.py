@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused_with_its_parts_before_it_is_loaded(checkpo
     from compatfix.profiles import Device
     from compatfix.validate import room
 
-    monkeypatch.setattr(room, "free_devices", lambda: ((Device("memory", "cpu", 1 << 30, free=200_000),), None))
+    monkeypatch.setattr(room, "device_of", lambda device: Device("memory", "cpu", 1 << 30, free=200_000))
     steps: list[str] = []
     answer = run(*checkpoint, steps)
     assert answer["error"]["code"] == "CF912"
