@@ -216,7 +216,7 @@ _TABLE = (
     Code("CF801", "checkpoint-file", "error", "a file of the checkpoint cannot be loaded as it is",
          "A shard is absent, truncated or no safetensors file, or the index and the shards contradict each other.",
          "Loading stops after minutes, at the shard in question, or fills the gap with random values.",
-         "fetch the file again (git lfs pull, or huggingface-cli download)"),
+         "fetch the file again (git lfs pull, or hf download)"),
     Code("CF802", "tensors-missing", "error", "the checkpoint lacks tensors that its class needs",
          "Parameters of the class that will be loaded have no tensor in the checkpoint, after the library's renames.",
          "The library fills them with random values and a line in the log; the text is then noise, or nearly right.",

@@ -80,12 +80,12 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         problems += _outside(first, where)
     else:
         names = [first]
-    absent = [name for name in names if not (directory / name).is_file()]
+    absent = [name for name in names if not _is_file(directory / name)]
     problems += _absent(first, absent, len(names))
     found = [name for name in names if name not in absent]
     unread = tuple(name for name in present if name not in names)
     pickles = tuple(found) if form == "pickle" else ()
-    headers = () if form == "pickle" else tuple(read_header(directory / name) for name in found)
+    headers = () if form == "pickle" else tuple(read_header(directory / name, name) for name in found)
     problems += [f"{header.file} {header.problem}" for header in headers if header.problem]
     tensors: dict[str, StoredTensor] = {}
     for header in headers:
@@ -116,6 +116,14 @@ def _weight_files(directory: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(name for name in names if name.endswith(WEIGHTS) and name not in NOT_WEIGHTS)
+
+
+def _is_file(path: Path) -> bool:
+    """False too for a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _sizes(directory: Path, names: tuple[str, ...]) -> int:
@@ -153,7 +161,11 @@ def _outside(index: str, where: Mapping[str, str]) -> Iterator[str]:
 def _absent(index: str, absent: list[str], of: int) -> Iterator[str]:
     if absent:
         more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        yield f"{index} names {absent[0]}, which is not there{more}: {len(absent)} of {of} shards are absent"
+        yield f"{index} names {_short(absent[0])}, which is not there{more}: {len(absent)} of {of} shards are absent"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 120 else f"{name[:117]}…"
 
 
 def _not_where_the_index_says(

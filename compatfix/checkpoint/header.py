@@ -16,6 +16,8 @@ from typing import Any
 
 # The reference reader's own limit.
 LONGEST_HEADER = 100_000_000
+# Shapes and places are unsigned 64-bit numbers in the format.
+LARGEST = 2**64 - 1
 
 # Bits per element.
 BITS = {
@@ -73,12 +75,16 @@ class _Bad(Exception):
     pass
 
 
-def read_header(path: Path) -> Header:
-    """Reads the header of a file and holds it against the file's size. Never raises for what the file holds."""
+def read_header(path: Path, name: str | None = None) -> Header:
+    """Reads the header of a file and holds it against the file's size. Never raises for what the file holds.
+
+    `name` is what the file is called in an index, where that is more than its own name.
+    """
+    name = path.name if name is None else name
     try:
         size = path.stat().st_size
     except OSError as error:
-        return Header(path.name, 0, problem=f"cannot be read: {error.strerror or error}")
+        return Header(name, 0, problem=f"cannot be read: {error.strerror or error}")
     tensors: list[StoredTensor] = []
     try:
         with path.open("rb") as file:
@@ -91,12 +97,12 @@ def read_header(path: Path) -> Header:
             if length > size - 8:
                 raise _Bad(f"is truncated inside its header ({size} bytes, the header alone has {length})")
             raw = file.read(length)
-        problem = _content(path.name, raw, size - 8 - length, tensors)
+        problem = _content(name, raw, size - 8 - length, tensors)
     except _Bad as bad:
         problem = str(bad)
     except OSError as error:
         problem = f"cannot be read: {error.strerror or error}"
-    return Header(path.name, size, tuple(tensors), problem)
+    return Header(name, size, tuple(tensors), problem)
 
 
 def _short_file(size: int, head: bytes) -> str:
@@ -129,7 +135,8 @@ def _content(file: str, raw: bytes, room: int, tensors: list[StoredTensor]) -> s
 def _tensor(file: str, name: str, told: Any) -> tuple[StoredTensor, int, int]:
     try:
         dtype, shape, (begin, end) = told["dtype"], told["shape"], told["data_offsets"]
-        whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+        whole = all(type(number) is int and 0 <= number <= LARGEST for number in (*shape, begin, end))
+        whole = whole and prod(shape) <= LARGEST
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole or not isinstance(dtype, str):

@@ -53,7 +53,7 @@ def _compare(total: int, devices: Sequence[Device]) -> tuple[bool | None, tuple[
     verdicts = [_cards(total, card) for card in CARDS_GB]
     if not devices:
         return None, tuple(verdicts)
-    present = [device for device in devices if device.kind == "cuda"] or list(devices)
+    present = [device for device in devices if device.kind != "cpu"] or list(devices)
     room = int(sum(device.bytes for device in present) * (1 - RESERVE))
     names = ", ".join(f"{device.name} ({gigabytes(device.bytes)})" for device in present)
     fits = total <= room

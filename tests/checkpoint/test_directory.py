@@ -42,7 +42,19 @@ def test_shards_may_be_links_as_in_a_hub_cache(tmp_path):
     assert read_checkpoint(model).complete
 
 
+def test_shards_may_lie_below_the_directory(tmp_path):
+    model = directory(tmp_path / "model", {INDEX: index({"a.weight": "part/a.safetensors"})})
+    directory(model / "part", {"a.safetensors": A})
+    found = read_checkpoint(model)
+    assert found.complete
+    assert found.tensors["a.weight"].file == "part/a.safetensors"
+
+
 PROBLEMS = {
+    "a name that no file can have": (
+        {INDEX: index({"a": "a" * 5000 + ".safetensors"})},
+        f"names {'a' * 117}…, which is not there: 1 of 1",
+    ),
     "a shard is absent": ({INDEX: index(WHERE), "a.safetensors": A}, "b.safetensors, which is not there: 1 of 2"),
     "a shard is cut": (
         {INDEX: index(WHERE), "a.safetensors": A[:-1], "b.safetensors": B},

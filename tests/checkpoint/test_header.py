@@ -58,6 +58,11 @@ BROKEN = {
     "deep nesting": (of_header(b"[" * 200_000), "has a header that is"),
     "an entry without a shape": (of_header({"a": {"dtype": "F32"}}), "entry 'a' is not one of a tensor"),
     "a negative shape": (of_header({"a": entry(shape=(-2, 3))}, bytes(12)), "entry 'a' is not one of a tensor"),
+    "numbers beyond the format": (of_header({"a": entry(shape=(10**4000, 1))}), "entry 'a' is not one of a tensor"),
+    "more elements than the format can have": (
+        of_header({"a": entry("ZZ", (2**60,) * 40)}, bytes(12)),
+        "entry 'a' is not one of a tensor",
+    ),
     "a shape of truths": (of_header({"a": entry(shape=(True, 6))}, bytes(12)), "entry 'a' is not one of a tensor"),
     "a size that does not fit": (of_header({"a": entry(offsets=(0, 10))}, bytes(10)), "in 10 bytes; it needs 12"),
     "a gap": (of_header({"a": entry(offsets=(4, 16))}, bytes(16)), "has a gap of 4 bytes before a"),
