@@ -26,6 +26,8 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 # Files of those endings that hold no weights of the model.
 NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "rng_state.pth")
 INDEX = ".index.json"
+# In a directory with this file weight files are holes behind true headers (compatfix.hub.kept).
+HEADERS_ONLY = ".compatfix-headers-only.json"
 
 
 @dataclass(frozen=True)

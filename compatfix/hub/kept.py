@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from compatfix.checkpoint.directory import HEADERS_ONLY
 from compatfix.hub.client import Listing
 from compatfix.hub.names import COMMIT, HubId
-from compatfix.validate.checkpoint import HEADERS_ONLY
 
 SCHEMA = 1
 _TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# Weights here are holes behind true headers.\n"

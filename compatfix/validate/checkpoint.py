@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compatfix.checkpoint.directory import read_checkpoint
+from compatfix.checkpoint.directory import HEADERS_ONLY, read_checkpoint
 from compatfix.checkpoint.quantisation import describe_quantisation
 from compatfix.checkpoint.quantised import plain_names
 from compatfix.errors import UsageError
 from compatfix.introspect.configfile import read_target_config
-
-# In a directory with this file weight files are holes behind true headers (compatfix.hub.kept).
-HEADERS_ONLY = ".compatfix-headers-only.json"
 
 
 def check_checkpoint(target: str, draft: str | None) -> None:
@@ -21,8 +18,7 @@ def check_checkpoint(target: str, draft: str | None) -> None:
     for directory in (Path(target), Path(draft)):
         if not directory.is_dir():
             raise UsageError(f"no weights in {directory}: real weights need a model directory")
-        if (directory / HEADERS_ONLY).exists():
-            raise UsageError(f"no weights in {directory}: only their headers were fetched from the hub")
+        _check_fetched(directory)
         found = read_checkpoint(directory)
         if found.problems:
             more = f" (and {len(found.problems) - 1} more such faults)" if len(found.problems) > 1 else ""
@@ -41,9 +37,16 @@ def check_slice(target: str, values: str) -> None:
         raise UsageError(
             f"{target} is quantised ({method}): a slice has plain weights, which run other kernels; use --on weights"
         )
-    if values == "checkpoint" and not checkpoint.complete:
-        why = checkpoint.problems[0] if checkpoint.problems else "no safetensors files"
-        raise UsageError(f"{target} cannot be read for --slice-values checkpoint: {why}")
+    if values == "checkpoint":
+        _check_fetched(Path(target))
+        if not checkpoint.complete:
+            why = checkpoint.problems[0] if checkpoint.problems else "no safetensors files"
+            raise UsageError(f"{target} cannot be read for --slice-values checkpoint: {why}")
+
+
+def _check_fetched(directory: Path) -> None:
+    if (directory / HEADERS_ONLY).exists():
+        raise UsageError(f"no weights in {directory}: only their headers were fetched from the hub")
 
 
 def weight_bytes(directory: Path) -> int:

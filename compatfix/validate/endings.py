@@ -14,7 +14,6 @@ LATER = "stop token in a later round"
 BEHIND = "stop token behind an accepted path"
 LIMIT_INSIDE = "length limit inside a path"
 LIMIT_SMALL = "length limit of one token"
-ENDINGS = (INSIDE, AT_ONCE, LATER, BEHIND, LIMIT_INSIDE, LIMIT_SMALL)
 LIMIT = 6
 SMALL_LIMITS = (1, 2)
 FEW_TOKENS = 12

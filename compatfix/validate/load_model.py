@@ -75,6 +75,16 @@ def loading(what: str) -> Iterator[None]:
         raise Incomplete(f"the {what} did not load: {type(error).__name__}: {message}", **hint) from error
 
 
+def check_values(model: Any, directory: Path) -> None:
+    """Embeddings of zeros alone are no model's: files that have true headers and holes behind them load like this.
+
+    Raises Incomplete.
+    """
+    weight = getattr(model.get_input_embeddings(), "weight", None)
+    if isinstance(weight, torch.Tensor) and weight.device.type != "meta" and not torch.count_nonzero(weight):
+        raise Incomplete(f"every value of the embeddings in {directory} is zero: its files hold headers and no weights")
+
+
 def check_buffers(model: nn.Module, what: str) -> None:
     """Buffers that no checkpoint stores must be what the class makes: a load on the meta device may leave them unset.
 

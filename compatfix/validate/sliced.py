@@ -27,7 +27,7 @@ from compatfix.validate.bench import DEFAULT_LOADER, Bench, chosen, plain_draft,
 from compatfix.validate.bf16 import compare_with_noise
 from compatfix.validate.devices import absent, best_device, free_bytes
 from compatfix.validate.kernels import what_ran
-from compatfix.validate.load_model import Incomplete, loading
+from compatfix.validate.load_model import Incomplete, check_values, loading
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import threads_in_use
 from compatfix.validate.noisy_faults import run_noisy_faults
@@ -191,5 +191,6 @@ def _from_shards(
         raise Incomplete(
             f"{len(missing)} tensors of the slice are not in {directory}: {missing[0]}", missing=missing[:20]
         )
+    check_values(model, directory)
     loaded: nn.Module = model.to(device).eval()
     return loaded

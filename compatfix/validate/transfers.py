@@ -43,13 +43,6 @@ class Transfers:
     reads: Counter[str] = field(default_factory=Counter)
     uploads: Counter[str] = field(default_factory=Counter)
 
-    def in_folder(self, part: str) -> tuple[int, int]:
-        """Reads and uploads at places whose path has `part` in it."""
-        reads, uploads = (
-            sum(times for place, times in counted.items() if part in place) for counted in (self.reads, self.uploads)
-        )
-        return reads, uploads
-
 
 @contextmanager
 def counted_transfers() -> Iterator[Transfers]:

@@ -23,7 +23,7 @@ from compatfix.validate.device_map import read_device_map
 from compatfix.validate.devices import absent, best_device, input_device
 from compatfix.validate.entries import TreeError
 from compatfix.validate.kernels import what_ran
-from compatfix.validate.load_model import Incomplete, check_buffers, load, loading
+from compatfix.validate.load_model import Incomplete, check_buffers, check_values, load, loading
 from compatfix.validate.load_tree import load_tree
 from compatfix.validate.measure import run_measure
 from compatfix.validate.noisy_faults import run_noisy_faults
@@ -76,6 +76,7 @@ def load_bench(args: dict[str, Any], progress: Callable[..., None]) -> WeightsBe
     plan = None if "device_map" in placing else check_room(args, name, device)
     progress(f"loading the target ({gigabytes(weight_bytes(target_dir))})", 0, None)
     target, surplus = load(loader, target_dir, dtype, "target", progress, **placing)
+    check_values(target, target_dir)
     progress(f"loading the draft ({gigabytes(weight_bytes(draft_dir))})", 0, None)
     draft_class: Any = tree.draft_class
     missing: list[str] | None = [] if args.get("incomplete_draft") else None

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
+from compatfix.checkpoint.directory import HEADERS_ONLY
 from compatfix.errors import UsageError
-from compatfix.validate.checkpoint import check_checkpoint
+from compatfix.validate.checkpoint import check_checkpoint, check_slice
 from tests.checkpoint.made import ONE, directory, index
 
 INDEX = "model.safetensors.index.json"
@@ -63,3 +64,11 @@ def test_a_draft_is_needed(tmp_path):
 def test_it_is_told_without_torch():
     code = "import sys, compatfix.validate.checkpoint; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_was_not_fetched_from_the_hub_has_no_values_for_a_slice(tmp_path):
+    files = {"model.safetensors": ONE, "config.json": b'{"model_type": "qwen3"}', HEADERS_ONLY: b"{}"}
+    target = directory(tmp_path, files)
+    check_slice(str(target), "random")
+    with pytest.raises(UsageError, match=r"^no weights in .*: only their headers were fetched from the hub$"):
+        check_slice(str(target), "checkpoint")

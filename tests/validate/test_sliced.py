@@ -95,3 +95,16 @@ def test_a_slice_without_every_kind_of_layer_is_refused(checkpoint, tmp_path):
 def test_a_device_that_is_not_here_is_named(checkpoint):
     with pytest.raises(Incomplete, match=r"^there is no cuda device number 7 here \(torch "):
         sliced.load_slice(arguments(checkpoint, device="cuda:7"), silent)
+
+
+def test_files_that_hold_headers_alone_are_no_values(checkpoint):
+    from safetensors.torch import load_file, save_file
+
+    for shard in checkpoint[1].glob("*.safetensors"):
+        tensors = {name: torch.zeros_like(tensor) for name, tensor in load_file(shard).items()}
+        save_file(tensors, shard, metadata={"format": "pt"})
+    with pytest.raises(Incomplete, match=r"^every value of the embeddings in .* is zero: its files hold headers"):
+        sliced.load_slice(arguments(checkpoint, values="checkpoint"), silent)
+    answer = job.run(arguments(checkpoint, task="weights"), silent)
+    assert answer["error"]["code"] == "CF912"
+    assert "hold headers and no weights" in answer["error"]["message"]
